@@ -1,0 +1,52 @@
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# On two cores two processes of one thread each are faster than one process of two threads.
+TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=agg
+WORKERS ?= 2
+
+.PHONY: help install mnist test test-slow test-gpu lint format typecheck docs bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || python3 -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torchvision,test,docs,dev]'
+	touch $@
+
+install: $(STAMP) ## create .venv and install the package with all extras
+
+mnist: $(STAMP) ## train the Poincaré VAE on MNIST (the bundled subset when MNIST is not to be had)
+	$(BIN)/python examples/mnist_svi.py $(ARGS)
+
+test: $(STAMP) ## run the tests and the doctests
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+test-slow: $(STAMP) ## run the tests that take minutes
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) -m slow $(ARGS)
+
+test-gpu: $(STAMP) ## run the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+lint: $(STAMP) ## check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP) ## rewrite to style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+typecheck: $(STAMP) ## check types
+	$(BIN)/mypy
+
+docs: $(STAMP) ## build the documentation into docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+bench: $(STAMP) ## measure the ratios of docs/performance on one CPU thread
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.run $(ARGS)
+
+clean: ## remove what is built, but keep .venv
+	rm -rf docs/_build build .mypy_cache .ruff_cache .pytest_cache *.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,32 @@
+"""Data sets: seeded generators and loaders.
+
+==============================  ============================================================
+:func:`branching_diffusion`     the synthetic tree-structured diffusion of Mathieu et al. (2019)
+:func:`mnist`                   handwritten digits: from disk, downloaded, or a bundled subset
+:func:`graph`                   the three networks of the paper, any edge list, built-in graphs
+:func:`split_edges`             a link-prediction split of a graph
+==============================  ============================================================
+
+Everything random is seeded with a generator of its own, so the global random state is left alone.
+Importing this package costs no more than importing torch.
+"""
+
+from __future__ import annotations
+
+from pyro_hyperbolic.datasets.branching import BranchingDiffusion, branching_diffusion
+from pyro_hyperbolic.datasets.graphs import graph
+from pyro_hyperbolic.datasets.mnist import BundledDataWarning, Digits, mnist
+from pyro_hyperbolic.datasets.simple_graph import Graph
+from pyro_hyperbolic.datasets.splits import EdgeSplit, split_edges
+
+__all__ = [
+    "BranchingDiffusion",
+    "BundledDataWarning",
+    "Digits",
+    "EdgeSplit",
+    "Graph",
+    "branching_diffusion",
+    "graph",
+    "mnist",
+    "split_edges",
+]

@@ -1,0 +1,17 @@
+"""Hyperbolic laws for Pyro; ``import pyro_hyperbolic.distributions as hdist``."""
+
+from pyro_hyperbolic.distributions import constraints
+from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
+from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
+from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
+from pyro_hyperbolic.distributions.transforms import ExpMapTransform
+from pyro_hyperbolic.distributions.wrapped_normal import WrappedNormal
+
+__all__ = [
+    "ExpMapTransform",
+    "HyperbolicRadius",
+    "HypersphericalUniform",
+    "RiemannianNormal",
+    "WrappedNormal",
+    "constraints",
+]

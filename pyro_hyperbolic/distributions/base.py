@@ -1,0 +1,125 @@
+"""What the laws on a manifold share."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pyro.distributions.torch_distribution import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.distributions.transforms import ExpMapTransform
+from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.ops.checks import inspectable
+
+# A law is held by a dtype if its radius at this normal score (99.9% of its mass) still is.
+MASS_SCORE = 3.0
+
+
+class ManifoldNormal(TorchDistribution):
+    r"""A law of :math:`z = \exp_{loc}(v / \lambda_{loc})` given by the law of its normal coordinates ``v``.
+
+    A subclass draws ``v`` (:meth:`_rsample_coords`) and gives the density of ``z`` as a function of ``v``
+    (:meth:`_log_density`). The last sample is kept with the ``v`` it came from (torch's transform cache), so that
+    its ``log_prob`` needs no logarithm map and loses nothing far from the origin. As with any
+    cached transform of torch, the derivative of ``log_prob`` in the sample itself then needs a copy
+    of the sample (``z.detach().requires_grad_()``).
+    """
+
+    has_rsample = True
+    loc: Tensor
+    manifold: Manifold
+
+    def _set_loc(self, loc: Tensor, manifold: Manifold) -> None:
+        self.loc = loc
+        self.manifold = manifold
+        self.dim = manifold.intrinsic_dim(loc.shape[-1])
+        self._transform = ExpMapTransform(manifold, loc, cache_size=1)
+
+    def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
+        raise NotImplementedError
+
+    def _log_density(self, v: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _outer_radius(self) -> Tensor:
+        """Radius around ``loc`` that holds all but a thousandth of the mass, ``batch_shape``."""
+        raise NotImplementedError
+
+    @constraints.dependent_property(is_discrete=False, event_dim=1)
+    def support(self) -> constraints.Constraint:
+        return on_manifold(self.manifold)
+
+    @property
+    def mean(self) -> Tensor:
+        """The Fréchet mean."""
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        return self.loc
+
+    def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:
+        if self._validate_args:
+            self._check_reach()
+        return self._transform(self._rsample_coords(torch.Size(sample_shape)))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density with respect to the Riemannian volume."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return self._log_density(self._transform.inv(value))
+
+    def lebesgue_log_prob(self, value: Tensor) -> Tensor:
+        """Log-density with respect to the Lebesgue measure of the coordinates of ``value``."""
+        return self.log_prob(value) + self.manifold.log_volume_element(value)
+
+    def _check_reach(self) -> None:
+        """Refuse to sample where the coordinates cannot hold the mass: samples and density would disagree.
+
+        The density at a point that the coordinates do hold is right all the same.
+        """
+        if not inspectable(self.loc):
+            return
+        with torch.no_grad():
+            needed = float((self.manifold.dist0(self.loc) + self._outer_radius()).max())
+        dtype = self.loc.dtype
+        reach = self.manifold.reach(dtype)
+        if needed <= reach:
+            return
+        wide = self.manifold.reach(torch.float64)
+        remedy = (
+            f"use float64 (its coordinates reach {wide:.4g})"
+            if dtype != torch.float64 and needed <= wide
+            else f"reduce scale or the curvature (float64 coordinates reach {wide:.4g})"
+        )
+        raise ValueError(
+            f"{type(self).__name__} on {self.manifold!r}: loc and scale put mass at distance {needed:.4g} from the"
+            f" origin, but {dtype} coordinates end at {reach:.4g}; {remedy}."
+        )
+
+
+def as_param(value: Tensor | float, like: Tensor) -> Tensor:
+    """A number as a tensor of the kind of ``like``; a tensor as it is."""
+    return value if isinstance(value, Tensor) else like.new_tensor(value)
+
+
+def check_point_args(name: str, loc: Tensor, manifold: Manifold | None) -> Manifold:
+    """Check the arguments that every law on a manifold takes."""
+    if not isinstance(manifold, Manifold):
+        raise ValueError(
+            f"{name}: manifold must be a manifold, got {manifold!r}; pass for example PoincareBall(c=1.0)."
+        )
+    if not isinstance(loc, Tensor) or loc.dim() == 0 or not loc.is_floating_point():
+        raise ValueError(
+            f"{name}: loc must be a floating tensor of shape (..., d), got"
+            f" {tuple(loc.shape) if isinstance(loc, Tensor) else loc!r}; for d = 1 use loc.unsqueeze(-1)."
+        )
+    if manifold.intrinsic_dim(loc.shape[-1]) < 1:
+        raise ValueError(f"{name}: loc must have at least one dimension, got {tuple(loc.shape)}.")
+    return manifold
+
+
+LOG_2PI = math.log(2 * math.pi)

@@ -1,0 +1,130 @@
+"""The radius of the Riemannian normal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pyro.distributions.torch_distribution import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+from torch.distributions.utils import broadcast_all
+
+from pyro_hyperbolic.ops import radial
+from pyro_hyperbolic.ops.special import log_sinhc
+
+
+class HyperbolicRadius(TorchDistribution):
+    r"""Distance of a Riemannian normal variable to its mean.
+
+    .. math::
+
+        \rho(r) = \frac{1}{Z_r} e^{-r^2/2\sigma^2}
+        \left(\frac{\sinh(\sqrt{c}\,r)}{\sqrt{c}}\right)^{d-1}, \quad r \ge 0
+
+    (the paper's appendix, "Maximum entropy hyperbolic normal distribution"). :math:`Z_r` comes from quadrature and the
+    quantiles from inversion, for every ``d``, ``c`` and :math:`\sigma`; see :mod:`pyro_hyperbolic.ops.radial`. At
+    ``c = 0`` it is :math:`\sigma` times a chi variable with ``d`` degrees of freedom.
+
+    :param dim: dimension ``d >= 1`` of the space.
+    :param scale: :math:`\sigma > 0`.
+    :param c: minus the curvature, ``>= 0``.
+
+    Shapes: batch shape as ``scale`` and ``c`` broadcast, event shape ``()``.
+
+    >>> radius = HyperbolicRadius(2, torch.tensor(1.0), 1.0)
+    >>> radius.mean
+    tensor(1.4648)
+    >>> radius.cdf(radius.icdf(torch.tensor(0.3)))
+    tensor(0.3000)
+    """
+
+    arg_constraints = {"scale": constraints.positive, "c": constraints.nonnegative}
+    support = constraints.nonnegative
+    has_rsample = True
+
+    def __init__(
+        self,
+        dim: int,
+        scale: Tensor | float,
+        c: Tensor | float = 1.0,
+        validate_args: bool | None = None,
+    ) -> None:
+        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
+            raise ValueError(f"HyperbolicRadius: dim must be an integer >= 1, got {dim!r}.")
+        self.dim = dim
+        self.scale, self.c = broadcast_all(scale, c)
+        super().__init__(self.scale.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> HyperbolicRadius:
+        new = self._get_checked_instance(HyperbolicRadius, _instance)
+        batch_shape = torch.Size(batch_shape)
+        new.dim = self.dim
+        new.scale = self.scale.expand(batch_shape)
+        new.c = self.c.expand(batch_shape)
+        super(HyperbolicRadius, new).__init__(batch_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @property
+    def _q(self) -> Tensor:
+        return self.c * self.scale.square()
+
+    @property
+    def log_normalizer(self) -> Tensor:
+        """:math:`\\log Z_r`."""
+        chi = self.dim * self.scale.log() + radial.log_chi_integral(self.dim)
+        return chi + radial.log_integral_ratio(self._q, self.dim)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.scale * self._moment(lambda y: y)
+
+    @property
+    def variance(self) -> Tensor:
+        centre = self._moment(lambda y: y).unsqueeze(-1)
+        return self.scale.square() * self._moment(lambda y: (y - centre).square())
+
+    def _moment(self, function: Any) -> Tensor:
+        q = self._q
+        y, log_weight = radial.nodes(q, self.dim - 1)
+        log_mass = radial.log_kernel(y, q.unsqueeze(-1), self.dim - 1) + log_weight
+        return (log_mass.softmax(-1) * function(y)).sum(-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        n = self.dim - 1
+        area = torch.xlogy(torch.full_like(value, n), value) + n * log_sinhc(self.c * value * value)
+        return area - 0.5 * (value / self.scale).square() - self.log_normalizer
+
+    def cdf(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        y, q = torch.broadcast_tensors(value / self.scale, self._q)
+        n = self.dim - 1
+        upper = y > radial.mode(q, n)
+        lower_mass = radial.tail_mass(torch.where(upper, torch.ones_like(y), y), q, n, upper=False)
+        upper_mass = radial.tail_mass(torch.where(upper, y, torch.ones_like(y)), q, n, upper=True)
+        return torch.where(upper, 1 - upper_mass, lower_mass)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile; differentiable in ``scale`` and ``c`` at fixed probability, and in the probability.
+
+        Accurate to 1e-6 relative for probabilities from 1e-5 to 1 - 1e-5; below :math:`10^{-19}` it follows the
+        power law of the density at 0.
+        """
+        if self._validate_args and not bool(((value >= 0) & (value <= 1)).all()):
+            raise ValueError("HyperbolicRadius: icdf takes probabilities in [0, 1].")
+        end = radial.SCORE_MAX
+        z = torch.special.ndtri(value)
+        inner, q = torch.broadcast_tensors(z.clamp(-end, end), self._q)
+        y = radial.quantile(inner, q, self.dim)
+        log_ratio = torch.where(z < -end, value.log() - radial.log_ndtr(-end), 0.0)
+        return self.scale * (y * (log_ratio / self.dim).exp() + (z - end).clamp(min=0))
+
+    def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:
+        # The normal score of a uniform is a normal variable, exact in both tails.
+        shape = self._extended_shape(sample_shape)
+        z = torch.randn(shape, dtype=self.scale.dtype, device=self.scale.device)
+        return self.scale * radial.quantile(z, self._q.expand(shape), self.dim)

@@ -1,0 +1,72 @@
+"""The uniform law on the unit sphere."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from pyro.distributions import constraints
+from pyro.distributions.torch_distribution import TorchDistribution
+from torch import Tensor
+
+from pyro_hyperbolic.ops.special import safe_norm
+
+
+class HypersphericalUniform(TorchDistribution):
+    r"""The uniform law on :math:`S^{d-1} \subset \mathbb{R}^d`, with density :math:`\Gamma(d/2) / 2\pi^{d/2}`.
+
+    :param dim: number of coordinates ``d >= 1``; with one coordinate the sphere is the two points -1 and 1.
+
+    Shapes: batch shape ``()``, event shape ``(d,)``.
+
+    >>> HypersphericalUniform(3).sample((2,)).norm(dim=-1)
+    tensor([1., 1.])
+    """
+
+    arg_constraints: dict[str, Any] = {}
+    support = constraints.sphere
+    has_rsample = True
+
+    def __init__(
+        self,
+        dim: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
+            raise ValueError(f"HypersphericalUniform: dim must be an integer >= 1, got {dim!r}.")
+        self.dim, self.dtype, self.device = dim, dtype, device
+        super().__init__(torch.Size(), torch.Size((dim,)), validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> HypersphericalUniform:
+        new = self._get_checked_instance(HypersphericalUniform, _instance)
+        new.dim, new.dtype, new.device = self.dim, self.dtype, self.device
+        super(HypersphericalUniform, new).__init__(torch.Size(batch_shape), self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @property
+    def log_area(self) -> float:
+        """Logarithm of the area of the sphere."""
+        return math.log(2) + self.dim / 2 * math.log(math.pi) - math.lgamma(self.dim / 2)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean in the ambient space, which is 0; on the sphere every point is a Fréchet mean."""
+        shape = self.batch_shape + self.event_shape
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:
+        shape = self._extended_shape(sample_shape)
+        x = torch.randn(shape, dtype=self.dtype, device=self.device)
+        length = safe_norm(x)
+        # A float32 draw can be exactly 0 in one dimension.
+        return torch.where(length == 0, 1.0, x) / torch.where(length == 0, math.sqrt(self.dim), length)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        return value.new_full(shape, -self.log_area)

@@ -1,0 +1,91 @@
+"""Transforms from Euclidean space onto a manifold, and their entries in torch's registries."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Transform, biject_to, constraints, transform_to
+
+from pyro_hyperbolic.distributions.constraints import on_manifold, poincare_ball
+from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.ops.special import log_sinhc, squared_norm
+
+
+class ExpMapTransform(Transform):
+    r"""Normal coordinates at ``loc`` to points: :math:`v \mapsto \exp_{loc}(v / \lambda_{loc})`.
+
+    :math:`|v|` is the distance from ``loc``. The Jacobian is taken with respect to the **Riemannian volume** of
+    the manifold (see the conventions page), so that the density of a
+    :class:`~torch.distributions.TransformedDistribution` and that of our laws mean the same:
+
+    .. math:: \log|J| = (d - 1) \log\frac{\sinh(\sqrt{c}\,|v|)}{\sqrt{c}\,|v|}.
+
+    :param manifold: the manifold.
+    :param loc: centre ``(..., D)``; the origin by default.
+    :param cache_size: with 1 the last pair is kept, and the inverse of a value just made is exact. Without it the
+        inverse is :math:`\lambda \log_{loc}`, which loses :math:`e^{2\sqrt{c}\,d(0, loc)}` in relative precision.
+
+    >>> from pyro_hyperbolic import PoincareBall
+    >>> t = ExpMapTransform(PoincareBall(1.0))
+    >>> v = torch.tensor([3.0, 4.0])
+    >>> t.manifold.dist0(t(v))
+    tensor(5.0000)
+    """
+
+    bijective = True
+    domain = constraints.real_vector
+
+    def __init__(self, manifold: Manifold, loc: Tensor | None = None, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self.manifold = manifold
+        self.loc = loc
+
+    @property
+    def codomain(self) -> constraints.Constraint:  # type: ignore[override]  # torch: plain attribute
+        return on_manifold(self.manifold)
+
+    def with_cache(self, cache_size: int = 1) -> ExpMapTransform:
+        if self._cache_size == cache_size:
+            return self
+        return ExpMapTransform(self.manifold, self.loc, cache_size=cache_size)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ExpMapTransform) or self.manifold != other.manifold:
+            return False
+        if self.loc is None or other.loc is None:
+            return self.loc is other.loc
+        return self.loc is other.loc or torch.equal(self.loc, other.loc)
+
+    def __getstate__(self) -> dict[str, object]:
+        # A cached pair belongs to the graph it was made in and cannot be copied.
+        state = super().__getstate__()
+        if self._cache_size:
+            state["_cached_x_y"] = None, None
+        return state
+
+    def _centre(self, like: Tensor, dim: int) -> Tensor:
+        return self.manifold.origin(dim, like.dtype, like.device) if self.loc is None else self.loc
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self.manifold.from_normal_coords(self._centre(x, x.shape[-1]), x)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        dim = self.manifold.intrinsic_dim(y.shape[-1])
+        return self.manifold.to_normal_coords(self._centre(y, dim), y)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return (x.shape[-1] - 1) * log_sinhc(self.manifold.c * squared_norm(x)).squeeze(-1)
+
+    def forward_shape(self, shape: torch.Size) -> torch.Size:
+        size = torch.Size((*shape[:-1], self.manifold.ambient_dim(shape[-1])))
+        return size if self.loc is None else torch.broadcast_shapes(size, self.loc.shape)
+
+    def inverse_shape(self, shape: torch.Size) -> torch.Size:
+        size = shape if self.loc is None else torch.broadcast_shapes(shape, self.loc.shape)
+        return torch.Size((*size[:-1], self.manifold.intrinsic_dim(shape[-1])))
+
+
+@biject_to.register(poincare_ball)
+@transform_to.register(poincare_ball)
+def _exp_map_at_origin(constraint: poincare_ball) -> ExpMapTransform:
+    return ExpMapTransform(constraint.manifold)

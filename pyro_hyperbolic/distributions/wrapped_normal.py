@@ -1,0 +1,152 @@
+"""The wrapped normal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyro_hyperbolic.distributions.base import (
+    LOG_2PI,
+    MASS_SCORE,
+    ManifoldNormal,
+    as_param,
+    check_point_args,
+)
+from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.geometry import Manifold
+
+
+class WrappedNormal(ManifoldNormal):
+    r"""A Gaussian of the tangent space carried to the manifold by the exponential map.
+
+    .. math::
+
+        v \sim \mathcal{N}(0, \Sigma), \quad z = \exp_\mu(v/\lambda_\mu), \qquad
+        p(z) = \mathcal{N}(v \mid 0, \Sigma)
+        \left(\frac{\sqrt{c}\,|v|}{\sinh(\sqrt{c}\,|v|)}\right)^{d-1}
+
+    with respect to the Riemannian volume (the paper's Eq. 3); :math:`|v| = d(\mu, z)`. At ``c = 0`` it is the Gaussian.
+
+    :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
+    :param scale: standard deviation: a number or ``(..., 1)`` is isotropic, ``(..., d)`` diagonal.
+    :param manifold: where the law lives.
+    :param scale_tril: instead of ``scale``, the Cholesky factor of :math:`\Sigma`, ``(..., d, d)``.
+
+    Shapes: batch shape as the arguments broadcast, event shape ``(d,)``.
+
+    >>> from pyro_hyperbolic import PoincareBall
+    >>> q = WrappedNormal(torch.zeros(3, 2), 0.5, PoincareBall(1.0))
+    >>> q.batch_shape, q.event_shape
+    (torch.Size([3]), torch.Size([2]))
+    >>> q.log_prob(q.rsample()).shape
+    torch.Size([3])
+    >>> q.log_prob(q.mean)
+    tensor([-0.4516, -0.4516, -0.4516])
+    """
+
+    scale: Tensor
+    scale_tril: Tensor
+
+    def __init__(
+        self,
+        loc: Tensor,
+        scale: Tensor | float | None = None,
+        manifold: Manifold | None = None,
+        scale_tril: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        manifold = check_point_args("WrappedNormal", loc, manifold)
+        if (scale is None) == (scale_tril is None):
+            raise ValueError(
+                "WrappedNormal: give exactly one of scale (isotropic or diagonal) and scale_tril (full"
+                f" covariance), got {'neither' if scale is None else 'both'}."
+            )
+        dim = manifold.intrinsic_dim(loc.shape[-1])
+        if scale is not None:
+            value = as_param(scale, loc)
+            if value.dim() == 0:
+                value = value.unsqueeze(-1)
+            if value.shape[-1] not in (1, dim):
+                raise ValueError(
+                    f"WrappedNormal: scale must be a number, (..., 1) or (..., {dim}), got {tuple(value.shape)};"
+                    " for one scale per batch element use scale.unsqueeze(-1)."
+                )
+            batch_shape = _broadcast_batch(loc.shape[:-1], value.shape[:-1], "scale")
+            self.scale = value.expand(batch_shape + value.shape[-1:])
+        else:
+            assert scale_tril is not None  # for the type checker: exactly one of the two is given
+            if scale_tril.dim() < 2 or scale_tril.shape[-2:] != (dim, dim):
+                raise ValueError(
+                    f"WrappedNormal: scale_tril must be (..., {dim}, {dim}), got {tuple(scale_tril.shape)}."
+                )
+            batch_shape = _broadcast_batch(loc.shape[:-1], scale_tril.shape[:-2], "scale_tril")
+            self.scale_tril = scale_tril.expand(batch_shape + (dim, dim))
+        self._set_loc(loc.expand(batch_shape + loc.shape[-1:]), manifold)
+        super().__init__(batch_shape, loc.shape[-1:], validate_args=validate_args)
+
+    @property
+    def arg_constraints(self) -> dict[str, Any]:
+        loc = on_manifold(self.manifold)
+        if self._is_full:
+            return {"loc": loc, "scale_tril": constraints.lower_cholesky}
+        return {"loc": loc, "scale": constraints.independent(constraints.positive, 1)}
+
+    @property
+    def _is_full(self) -> bool:
+        return "scale_tril" in self.__dict__
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> WrappedNormal:
+        new = self._get_checked_instance(WrappedNormal, _instance)
+        batch_shape = torch.Size(batch_shape)
+        new._set_loc(self.loc.expand(batch_shape + self.event_shape), self.manifold)
+        if self._is_full:
+            new.scale_tril = self.scale_tril.expand(batch_shape + self.scale_tril.shape[-2:])
+        else:
+            new.scale = self.scale.expand(batch_shape + self.scale.shape[-1:])
+        super(WrappedNormal, new).__init__(batch_shape, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        r""":math:`\Sigma` of the normal coordinates, ``(..., d, d)``."""
+        if self._is_full:
+            return self.scale_tril @ self.scale_tril.mT
+        variance = self.scale.square().expand(self.batch_shape + (self.dim,))
+        return torch.diag_embed(variance)
+
+    def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
+        shape = sample_shape + self.batch_shape + (self.dim,)
+        noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        if self._is_full:
+            return (self.scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
+        return self.scale * noise
+
+    def _log_density(self, v: Tensor) -> Tensor:
+        if self._is_full:
+            white = torch.linalg.solve_triangular(self.scale_tril, v.unsqueeze(-1), upper=False).squeeze(-1)
+            half_log_det = self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        else:
+            white = v / self.scale
+            half_log_det = self.scale.log().sum(-1) * (self.dim / self.scale.shape[-1])
+        gaussian = -0.5 * (white.square().sum(-1) + self.dim * LOG_2PI) - half_log_det
+        return gaussian - self._transform.log_abs_det_jacobian(v, v)
+
+    def _outer_radius(self) -> Tensor:
+        if self._is_full:
+            variance = self.scale_tril.square().sum(-1)
+        else:
+            variance = self.scale.square().expand(self.batch_shape + (self.dim,))
+        return variance.sum(-1).sqrt() + MASS_SCORE * variance.amax(-1).sqrt()
+
+
+def _broadcast_batch(a: torch.Size, b: torch.Size, name: str) -> torch.Size:
+    try:
+        return torch.broadcast_shapes(a, b)
+    except RuntimeError as error:
+        raise ValueError(
+            f"WrappedNormal: the batch shapes {tuple(a)} of loc and {tuple(b)} of {name} do not broadcast."
+        ) from error

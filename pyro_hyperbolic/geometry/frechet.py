@@ -1,0 +1,86 @@
+"""Weighted Fréchet means on any chart."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyro_hyperbolic.geometry.manifold import Manifold
+from pyro_hyperbolic.ops.special import squared_norm, tanhc
+from pyro_hyperbolic.ops.tolerances import eps
+
+# A Newton step shorter than this many eps (in units of 1 + the spread of the points) ends the iteration.
+_STEP_TOLERANCE = 32.0
+_MAX_STEPS = 200
+_HALVINGS = 30
+
+
+def frechet_mean(manifold: Manifold, x: Tensor, weights: Tensor | None = None) -> Tensor:
+    r"""The point that minimises :math:`f(m) = \tfrac12 \sum_i w_i\, d(m, x_i)^2`.
+
+    :math:`f` is geodesically strongly convex, so the minimum is unique. It is found by Newton steps,
+    halved until :math:`f` falls, which converge from any start; the iteration ends when the step is shorter than
+    ``32 eps (1 + spread)``. The result is differentiable once in the points, the weights and
+    the curvature: the last Newton step is taken with the graph attached, which is the implicit
+    function theorem.
+
+    :param x: points ``(..., N, D)``.
+    :param weights: non-negative ``(..., N)``, not all zero; equal by default.
+    :returns: ``(..., D)``.
+    """
+    if x.dim() < 2 or x.shape[-2] == 0:
+        raise ValueError(
+            f"x must have shape (..., N, d) with N >= 1, got {tuple(x.shape)}; stack the points along dim -2."
+        )
+    if weights is None:
+        weights = x.new_ones(x.shape[:-1])
+    if weights.shape[-1] != x.shape[-2]:
+        raise ValueError(
+            f"weights must have one entry per point, got shape {tuple(weights.shape)} for points {tuple(x.shape)}."
+        )
+    if not bool((weights >= 0).all()) or not bool((weights.sum(-1) > 0).all()):
+        raise ValueError("weights must be non-negative with a positive sum; drop the negative ones.")
+    weights = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
+    mean = _minimise(manifold, x, weights)
+    gradient, hessian, _ = _derivatives(manifold, mean, x, weights)
+    step = torch.linalg.solve(hessian.detach(), gradient)
+    return manifold.from_normal_coords(mean, step)
+
+
+@torch.no_grad()
+def _minimise(manifold: Manifold, x: Tensor, weights: Tensor) -> Tensor:
+    batch = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2])
+    dim = manifold.intrinsic_dim(x.shape[-1])
+    mean = manifold.origin(dim, x.dtype, x.device).expand(batch + x.shape[-1:])
+    gradient, hessian, value = _derivatives(manifold, mean, x, weights)
+    for _ in range(_MAX_STEPS):
+        step = torch.linalg.solve(hessian, gradient)
+        size = torch.ones_like(value)
+        for _ in range(_HALVINGS):
+            trial = manifold.from_normal_coords(mean, size.unsqueeze(-1) * step)
+            trial_gradient, trial_hessian, trial_value = _derivatives(manifold, trial, x, weights)
+            worse = trial_value > value * (1 + _STEP_TOLERANCE * eps(x.dtype))
+            if not bool(worse.any()):
+                break
+            size = torch.where(worse, size / 2, size)
+        mean, gradient, hessian, value = trial, trial_gradient, trial_hessian, trial_value
+        length = (size * step.norm(dim=-1)) / (1 + value.sqrt())
+        if bool((length <= _STEP_TOLERANCE * eps(x.dtype)).all()):
+            break
+    return mean
+
+
+def _derivatives(manifold: Manifold, mean: Tensor, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Minus the gradient, the Hessian and the value of :math:`f` in normal coordinates at ``mean``.
+
+    The Hessian of :math:`\tfrac12 d^2` is 1 along the geodesic and :math:`s\coth s`,
+    :math:`s = \sqrt{c}\, d`, across it.
+    """
+    v = manifold.to_normal_coords(mean.unsqueeze(-2), x)
+    r2 = squared_norm(v)
+    across = 1 / tanhc(manifold.c * r2)
+    unit = v / torch.where(r2 == 0, 1.0, r2).sqrt()
+    eye = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
+    along = torch.einsum("...ni,...nj->...ij", weights * (1 - across) * unit, unit)
+    hessian = (weights * across).sum(-2, keepdim=True) * eye + along
+    return (weights * v).sum(-2), hessian, 0.5 * (weights * r2).sum((-2, -1))

@@ -1,0 +1,146 @@
+"""The Poincaré ball as an object."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyro_hyperbolic.geometry import poincare_math as pm
+from pyro_hyperbolic.geometry.frechet import frechet_mean
+from pyro_hyperbolic.geometry.manifold import Manifold
+from pyro_hyperbolic.ops.tolerances import border_distance
+
+
+class PoincareBall(Manifold):
+    r"""The open ball :math:`c|x|^2 < 1` with the metric :math:`\lambda_x^2\,dx^2`, :math:`\lambda_x = 2/(1 - c|x|^2)`.
+
+    Section 2.2 of Mathieu et al., *Continuous hierarchical representations with Poincaré variational
+    auto-encoders* (2019). Points and tangent vectors are ``(..., d)``; everything broadcasts over the leading
+    dimensions; distances, norms and factors ``t`` have no trailing dimension. The curvature is :math:`-c`;
+    ``c = 0`` is the Euclidean space with metric :math:`4\,dx^2`.
+
+    :param c: minus the curvature, a float or a 0-dim tensor, ``c >= 0``. A tensor with
+        ``requires_grad`` gets its gradient through everything.
+
+    >>> ball = PoincareBall(c=1.0)
+    >>> x, y = torch.tensor([0.5, 0.0]), torch.tensor([0.0, 0.5])
+    >>> ball.dist(x, y)
+    tensor(1.6807)
+    >>> torch.allclose(ball.expmap(x, ball.logmap(x, y)), y)
+    True
+    """
+
+    def intrinsic_dim(self, size: int) -> int:
+        return size
+
+    def ambient_dim(self, dim: int) -> int:
+        return dim
+
+    def origin(self, dim: int, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
+        return torch.zeros(dim, dtype=dtype, device=device)
+
+    def reach(self, dtype: torch.dtype) -> float:
+        c = float(self.c)
+        return border_distance(dtype) / math.sqrt(c) if c > 0 else math.inf
+
+    def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
+        r"""Möbius addition :math:`x \oplus y`."""
+        return pm.mobius_add(x, y, self.c)
+
+    def mobius_scalar_mul(self, t: float | Tensor, x: Tensor) -> Tensor:
+        r""":math:`t \otimes x`, the point at ``t`` times the distance of ``x`` from the origin."""
+        return pm.mobius_scalar_mul(t, x, self.c)
+
+    def mobius_matvec(self, m: Tensor, x: Tensor) -> Tensor:
+        r""":math:`\exp_0(M \log_0 x)` for a matrix ``(..., k, d)``."""
+        return pm.mobius_matvec(m, x, self.c)
+
+    def gyration(self, a: Tensor, b: Tensor, u: Tensor) -> Tensor:
+        r"""The rotation :math:`\operatorname{gyr}[a, b]u` by which :math:`\oplus` fails to be associative."""
+        return pm.gyration(a, b, u, self.c)
+
+    def lambda_x(self, x: Tensor) -> Tensor:
+        """Conformal factor ``(...)``."""
+        return pm.lambda_x(x, self.c)
+
+    def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """Riemannian inner product of tangent vectors at ``x``."""
+        return pm.inner(x, u, v, self.c)
+
+    def norm(self, x: Tensor, u: Tensor) -> Tensor:
+        """Riemannian norm of a tangent vector at ``x``."""
+        return pm.norm(x, u, self.c)
+
+    def expmap(self, x: Tensor, v: Tensor) -> Tensor:
+        """Exponential map of the tangent vector ``v`` at ``x``."""
+        return pm.expmap(x, v, self.c)
+
+    def logmap(self, x: Tensor, y: Tensor) -> Tensor:
+        """Logarithm map, the inverse of :meth:`expmap`."""
+        return pm.logmap(x, y, self.c)
+
+    def expmap0(self, v: Tensor) -> Tensor:
+        """Exponential map at the origin."""
+        return pm.expmap0(v, self.c)
+
+    def logmap0(self, y: Tensor) -> Tensor:
+        """Logarithm map at the origin."""
+        return pm.logmap0(y, self.c)
+
+    def from_normal_coords(self, x: Tensor, v: Tensor) -> Tensor:
+        r""":math:`\exp_x(v/\lambda_x)`: the point at distance :math:`|v|` from ``x`` in direction ``v``."""
+        return pm.from_normal_coords(x, v, self.c)
+
+    def to_normal_coords(self, x: Tensor, y: Tensor) -> Tensor:
+        r""":math:`\lambda_x \log_x(y)`, the inverse of :meth:`from_normal_coords`."""
+        return pm.to_normal_coords(x, y, self.c)
+
+    def dist(self, x: Tensor, y: Tensor) -> Tensor:
+        """Geodesic distance; its derivative at ``x = y`` is taken as 0."""
+        return pm.dist(x, y, self.c)
+
+    def dist0(self, x: Tensor) -> Tensor:
+        """Distance to the origin."""
+        return pm.dist0(x, self.c)
+
+    def pairwise_dist(self, x: Tensor, y: Tensor) -> Tensor:
+        """Distances of ``(..., N, d)`` to ``(..., M, d)`` as ``(..., N, M)``, in O(N M) memory."""
+        return pm.pairwise_dist(x, y, self.c)
+
+    def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        """Parallel transport of ``v`` along the geodesic from ``x`` to ``y``."""
+        return pm.transp(x, y, v, self.c)
+
+    def transp0(self, y: Tensor, v: Tensor) -> Tensor:
+        """Parallel transport of ``v`` from the origin to ``y``."""
+        return pm.transp0(y, v, self.c)
+
+    def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The point reached at time ``t`` on the geodesic with ``x`` at 0 and ``y`` at 1."""
+        return pm.geodesic(t, x, y, self.c)
+
+    def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
+        r"""Distance to the gyroplane :math:`\{\langle \log_p(x), a\rangle = 0\}`, positive on the side of ``a``.
+
+        For many planes at once give ``x`` as ``(N, 1, d)`` and the planes as ``(M, d)``: the result
+        ``(N, M)`` comes from one matrix product.
+        """
+        return pm.dist2plane(x, p, a, self.c, signed)
+
+    def frechet_mean(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Weighted Fréchet mean of points ``(..., N, d)``; see :func:`~pyro_hyperbolic.geometry.frechet_mean`."""
+        return frechet_mean(self, x, weights)
+
+    def projx(self, x: Tensor) -> Tensor:
+        """The nearest point that the dtype can hold inside the ball; ``x`` itself if it is one."""
+        return pm.projx(x, self.c)
+
+    def contains(self, x: Tensor) -> Tensor:
+        """Which points are strictly inside; ``False`` for ``nan``."""
+        return pm.contains(x, self.c)
+
+    def log_volume_element(self, x: Tensor) -> Tensor:
+        r""":math:`d\log\lambda_x`."""
+        return pm.log_volume_element(x, self.c)

@@ -1,0 +1,1 @@
+"""Special functions, quadrature and tolerances: pure torch, no geometry."""

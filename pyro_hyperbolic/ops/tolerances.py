@@ -1,0 +1,29 @@
+"""Every tolerance of the package, as named multiples of the machine epsilon."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+# 1 - c|x|^2 of a computed point carries a rounding error of one to three eps (coordinates, squares,
+# their sum, the product with c). Eight eps keep a point inside whichever way the sum is ordered.
+_BORDER_MARGIN = 8.0
+
+
+def eps(dtype: torch.dtype) -> float:
+    """Machine epsilon of ``dtype``."""
+    return torch.finfo(dtype).eps
+
+
+def border_margin(dtype: torch.dtype) -> float:
+    """Smallest value of :math:`1 - c|x|^2` that a point computed in ``dtype`` may have."""
+    return _BORDER_MARGIN * eps(dtype)
+
+
+def border_distance(dtype: torch.dtype) -> float:
+    r"""Largest :math:`\sqrt{c}\, d(0, x)` of a ball point in ``dtype``: 15.2 in float32, 35.3 in float64.
+
+    With :math:`1 - c|x|^2 = m` it is :math:`2 \operatorname{artanh}\sqrt{1 - m} \approx \log(4/m)`.
+    """
+    return math.log(4.0 / border_margin(dtype))
