@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=agg
 WORKERS ?= 2
 
-.PHONY: help install mnist test test-slow test-gpu lint format typecheck docs bench clean
+.PHONY: help install mnist test test-slow test-gpu lint format typecheck docs bench bench-gpu clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ docs: $(STAMP) ## build the documentation into docs/_build/html
 
 bench: $(STAMP) ## measure the ratios of docs/performance on one CPU thread
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.run $(ARGS)
+
+bench-gpu: $(STAMP) ## measure training and evaluation on a CUDA device
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 clean: ## remove what is built, but keep .venv
 	rm -rf docs/_build build .mypy_cache .ruff_cache .pytest_cache *.egg-info

@@ -7,6 +7,8 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _reproducible(doctest_namespace):
+    # torch.compile switches the validation of arguments off for the rest of the process.
+    pyro.enable_validation(True)
     pyro.set_rng_seed(0)
     pyro.clear_param_store()
     doctest_namespace["torch"] = torch

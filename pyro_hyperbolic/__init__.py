@@ -1,7 +1,7 @@
 """Probabilistic programming with hyperbolic latent spaces, in Pyro."""
 
-from pyro_hyperbolic import distributions
+from pyro_hyperbolic import distributions, infer, models, nn
 from pyro_hyperbolic._version import __version__
-from pyro_hyperbolic.geometry import PoincareBall
+from pyro_hyperbolic.geometry import Lorentz, PoincareBall
 
-__all__ = ["PoincareBall", "__version__", "distributions"]
+__all__ = ["Lorentz", "PoincareBall", "__version__", "distributions", "infer", "models", "nn"]

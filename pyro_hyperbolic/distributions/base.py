@@ -11,7 +11,7 @@ from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.geometry import Lorentz, Manifold
 from pyro_hyperbolic.ops.checks import inspectable
 
 # A law is held by a dtype if its radius at this normal score (99.9% of its mass) still is.
@@ -67,34 +67,55 @@ class ManifoldNormal(TorchDistribution):
         return self._transform(self._rsample_coords(torch.Size(sample_shape)))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density with respect to the Riemannian volume."""
+        r"""Log-density with respect to the Riemannian volume.
+
+        That of the law's own last sample is exact however far out it is. Any other point goes through the logarithm
+        map, whose result loses a factor of :math:`e^{2\sqrt{c}\,d(0, loc)}` in relative precision at most.
+        """
         if self._validate_args:
             self._validate_sample(value)
-        return self._log_density(self._transform.inv(value))
+        return self._log_density(self._coords(value))
 
     def lebesgue_log_prob(self, value: Tensor) -> Tensor:
         """Log-density with respect to the Lebesgue measure of the coordinates of ``value``."""
         return self.log_prob(value) + self.manifold.log_volume_element(value)
+
+    def _coords(self, value: Tensor) -> Tensor:
+        """Normal coordinates of ``value``: those it was made from, where they serve.
+
+        Only samples are kept: a value from outside may be a parameter, which its optimiser changes in place. A sample
+        drawn without a graph knows nothing of the derivatives in ``loc`` and ``c``, so these need the logarithm map.
+        """
+        v, sample = self._transform._cached_x_y
+        if value is not sample or self._lacks_graph(value):
+            return self._transform._inverse(value)
+        return v
+
+    def _lacks_graph(self, sample: Tensor) -> bool:
+        c = self.manifold.c
+        moving = self.loc.requires_grad or (isinstance(c, Tensor) and c.requires_grad)
+        return moving and torch.is_grad_enabled() and not sample.requires_grad
 
     def _check_reach(self) -> None:
         """Refuse to sample where the coordinates cannot hold the mass: samples and density would disagree.
 
         The density at a point that the coordinates do hold is right all the same.
         """
-        if not inspectable(self.loc):
-            return
-        with torch.no_grad():
-            needed = float((self.manifold.dist0(self.loc) + self._outer_radius()).max())
         dtype = self.loc.dtype
-        reach = self.manifold.reach(dtype)
+        with torch.no_grad():
+            distance = self.manifold.dist0(self.loc) + self._outer_radius()
+            if not inspectable(distance):
+                return
+            needed = distance.max().item()
+            reach, wide = self.manifold.reach(dtype), self.manifold.reach(torch.float64)
         if needed <= reach:
             return
-        wide = self.manifold.reach(torch.float64)
-        remedy = (
-            f"use float64 (its coordinates reach {wide:.4g})"
-            if dtype != torch.float64 and needed <= wide
-            else f"reduce scale or the curvature (float64 coordinates reach {wide:.4g})"
-        )
+        options = []
+        if dtype != torch.float64 and needed <= wide:
+            options.append(f"float64 (which reaches {wide:.4g})")
+        if not isinstance(self.manifold, Lorentz):
+            options.append("the hyperboloid, Lorentz(c), whose float64 coordinates reach 708/sqrt(c)")
+        remedy = "use " + " or ".join(options) if options else "reduce scale or the curvature"
         raise ValueError(
             f"{type(self).__name__} on {self.manifold!r}: loc and scale put mass at distance {needed:.4g} from the"
             f" origin, but {dtype} coordinates end at {reach:.4g}; {remedy}."
@@ -104,6 +125,11 @@ class ManifoldNormal(TorchDistribution):
 def as_param(value: Tensor | float, like: Tensor) -> Tensor:
     """A number as a tensor of the kind of ``like``; a tensor as it is."""
     return value if isinstance(value, Tensor) else like.new_tensor(value)
+
+
+def expand_to(value: Tensor, shape: torch.Size) -> Tensor:
+    """``value.expand(shape)``, or ``value`` itself: a leaf stays one, which a law needs to be copied."""
+    return value if value.shape == shape else value.expand(shape)
 
 
 def check_point_args(name: str, loc: Tensor, manifold: Manifold | None) -> Manifold:

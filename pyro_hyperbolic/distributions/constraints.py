@@ -5,39 +5,53 @@ from __future__ import annotations
 from torch import Tensor
 from torch.distributions.constraints import Constraint
 
-from pyro_hyperbolic.geometry import Manifold, PoincareBall
-from pyro_hyperbolic.geometry.manifold import same_curvature
+from pyro_hyperbolic.geometry import Lorentz, Manifold, PoincareBall
+from pyro_hyperbolic.geometry.manifold import as_number
 
 
-class _PoincareBall(Constraint):
-    """Points strictly inside the ball of radius :math:`1/\\sqrt{c}`; all of space at ``c = 0``.
-
-    Two such constraints are equal when they are of the same curvature.
-    """
+class OnManifold(Constraint):
+    """Points of a manifold. Two such constraints are equal when chart and curvature are the same."""
 
     event_dim = 1
     is_discrete = False
+    name: str
+    chart: type[Manifold]
 
     def __init__(self, c: float | Tensor = 1.0) -> None:
-        self.manifold: Manifold = PoincareBall(c)
+        self.manifold = self.chart(c)
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
         return self.manifold.contains(value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _PoincareBall) and same_curvature(self.manifold.c, other.manifold.c)
+        return isinstance(other, OnManifold) and self.manifold == other.manifold
 
     def __hash__(self) -> int:
         return hash(self.manifold)
 
     def __repr__(self) -> str:
-        return f"poincare_ball(c={float(self.manifold.c):g})"
+        return f"{self.name}(c={as_number(self.manifold.c):g})"
+
+
+class _PoincareBall(OnManifold):
+    """Points strictly inside the ball of radius :math:`1/\\sqrt{c}`; all of space at ``c = 0``."""
+
+    name = "poincare_ball"
+    chart = PoincareBall
+
+
+class _Hyperboloid(OnManifold):
+    """Points ``(..., d + 1)`` of the hyperboloid of curvature :math:`-c`, to rounding."""
+
+    name = "hyperboloid"
+    chart = Lorentz
 
 
 poincare_ball = _PoincareBall
+hyperboloid = _Hyperboloid
 
-_SUPPORTS: dict[type[Manifold], type[_PoincareBall]] = {PoincareBall: _PoincareBall}
+_SUPPORTS: dict[type[Manifold], type[OnManifold]] = {kind.chart: kind for kind in (_PoincareBall, _Hyperboloid)}
 
 
 def on_manifold(manifold: Manifold) -> Constraint:
@@ -48,4 +62,4 @@ def on_manifold(manifold: Manifold) -> Constraint:
     return _SUPPORTS[type(manifold)](manifold.c)
 
 
-__all__ = ["on_manifold", "poincare_ball"]
+__all__ = ["OnManifold", "hyperboloid", "on_manifold", "poincare_ball"]

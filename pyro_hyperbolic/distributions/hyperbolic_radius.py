@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -24,7 +25,9 @@ class HyperbolicRadius(TorchDistribution):
 
     (the paper's appendix, "Maximum entropy hyperbolic normal distribution"). :math:`Z_r` comes from quadrature and the
     quantiles from inversion, for every ``d``, ``c`` and :math:`\sigma`; see :mod:`pyro_hyperbolic.ops.radial`. At
-    ``c = 0`` it is :math:`\sigma` times a chi variable with ``d`` degrees of freedom.
+    ``c = 0`` it is :math:`\sigma` times a chi variable with ``d`` degrees of freedom. Density, distribution function
+    and moments are differences of terms that grow like :math:`d^2 c\sigma^2`: they are computed in float64 and
+    returned in the caller's dtype.
 
     :param dim: dimension ``d >= 1`` of the space.
     :param scale: :math:`\sigma > 0`.
@@ -53,7 +56,13 @@ class HyperbolicRadius(TorchDistribution):
         if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
             raise ValueError(f"HyperbolicRadius: dim must be an integer >= 1, got {dim!r}.")
         self.dim = dim
-        self.scale, self.c = broadcast_all(scale, c)
+        try:
+            self.scale, self.c = broadcast_all(scale, c)
+        except RuntimeError as error:
+            raise ValueError(
+                f"HyperbolicRadius: the shapes {tuple(torch.as_tensor(scale).shape)} of scale and"
+                f" {tuple(torch.as_tensor(c).shape)} of c do not broadcast."
+            ) from error
         super().__init__(self.scale.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> HyperbolicRadius:
@@ -73,40 +82,59 @@ class HyperbolicRadius(TorchDistribution):
     @property
     def log_normalizer(self) -> Tensor:
         """:math:`\\log Z_r`."""
-        chi = self.dim * self.scale.log() + radial.log_chi_integral(self.dim)
-        return chi + radial.log_integral_ratio(self._q, self.dim)
+        return self._log_integral(0.0)
+
+    def _log_integral(self, log_factor: float) -> Tensor:
+        """:math:`\\log Z_r` and the logarithm of a constant factor, in one sum: in high dimensions the two cancel."""
+        constant = radial.log_chi_integral(self.dim) + log_factor
+        chi = self.dim * self.scale.double().log() + constant
+        return chi.to(self.scale.dtype) + radial.log_integral_ratio(self._q, self.dim)
 
     @property
     def mean(self) -> Tensor:
-        return self.scale * self._moment(lambda y: y)
+        wide = self._wide()
+        y, mass = wide._nodes()
+        return (wide.scale * (mass * y).sum(-1)).to(self.scale.dtype)
 
     @property
     def variance(self) -> Tensor:
-        centre = self._moment(lambda y: y).unsqueeze(-1)
-        return self.scale.square() * self._moment(lambda y: (y - centre).square())
+        wide = self._wide()
+        y, mass = wide._nodes()
+        centre = (mass * y).sum(-1, keepdim=True)
+        return (wide.scale.square() * (mass * (y - centre).square()).sum(-1)).to(self.scale.dtype)
 
-    def _moment(self, function: Any) -> Tensor:
-        q = self._q
-        y, log_weight = radial.nodes(q, self.dim - 1)
-        log_mass = radial.log_kernel(y, q.unsqueeze(-1), self.dim - 1) + log_weight
-        return (log_mass.softmax(-1) * function(y)).sum(-1)
+    def _nodes(self) -> tuple[Tensor, Tensor]:
+        """Nodes of the scaled radius and the mass at each, ``batch_shape + (64,)``."""
+        y, log_weight = radial.nodes(self._q, self.dim - 1)
+        log_mass = radial.log_kernel(y, self._q.unsqueeze(-1), self.dim - 1) + log_weight
+        return y, log_mass.softmax(-1)
+
+    def _wide(self) -> HyperbolicRadius:
+        """This law in float64."""
+        return HyperbolicRadius(self.dim, self.scale.double(), self.c.double(), validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        n = self.dim - 1
-        area = torch.xlogy(torch.full_like(value, n), value) + n * log_sinhc(self.c * value * value)
-        return area - 0.5 * (value / self.scale).square() - self.log_normalizer
+        n, wide, r = self.dim - 1, self._wide(), value.double()
+        area = n * log_sinhc(wide.c * r * r)
+        if n > 0:
+            area = area + n * r.log()
+        log_density = area - 0.5 * (r / wide.scale).square() - wide.log_normalizer
+        return log_density.to(torch.promote_types(value.dtype, self.scale.dtype))
 
     def cdf(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        y, q = torch.broadcast_tensors(value / self.scale, self._q)
-        n = self.dim - 1
+        n, wide = self.dim - 1, self._wide()
+        y, q = torch.broadcast_tensors(value.double() / wide.scale, wide._q)
+        infinite = y == math.inf
+        y = torch.where(infinite, 1.0, y)
         upper = y > radial.mode(q, n)
         lower_mass = radial.tail_mass(torch.where(upper, torch.ones_like(y), y), q, n, upper=False)
         upper_mass = radial.tail_mass(torch.where(upper, y, torch.ones_like(y)), q, n, upper=True)
-        return torch.where(upper, 1 - upper_mass, lower_mass)
+        mass = torch.where(infinite, 1.0, torch.where(upper, 1 - upper_mass, lower_mass))
+        return mass.to(torch.promote_types(value.dtype, self.scale.dtype))
 
     def icdf(self, value: Tensor) -> Tensor:
         """Quantile; differentiable in ``scale`` and ``c`` at fixed probability, and in the probability.

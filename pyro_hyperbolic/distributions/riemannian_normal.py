@@ -13,6 +13,7 @@ from pyro_hyperbolic.distributions.base import (
     ManifoldNormal,
     as_param,
     check_point_args,
+    expand_to,
 )
 from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
@@ -25,7 +26,7 @@ class RiemannianNormal(ManifoldNormal):
 
     .. math:: p(z) = \frac{1}{Z} \exp\left(-\frac{d(\mu, z)^2}{2\sigma^2}\right)
 
-    with respect to the Riemannian volume (the paper's Eq. 2). A sample is
+    with respect to the Riemannian volume (the paper's Eq. 1). A sample is
     :math:`z = \exp_\mu(r\alpha/\lambda_\mu)` with a uniform direction :math:`\alpha` and the radius ``r`` of
     :class:`HyperbolicRadius`, drawn by inversion; its derivatives in :math:`\sigma` and ``c`` are the implicit ones.
     At ``c = 0`` it is the isotropic Gaussian.
@@ -68,13 +69,24 @@ class RiemannianNormal(ManifoldNormal):
                 f"RiemannianNormal: the batch shapes {tuple(loc.shape[:-1])} of loc and"
                 f" {tuple(value.shape[:-1])} of scale do not broadcast."
             ) from error
-        self._set_loc(loc.expand(batch_shape + loc.shape[-1:]), manifold)
-        self._set_scale(value.expand(batch_shape + (1,)))
+        self._set_loc(expand_to(loc, batch_shape + loc.shape[-1:]), manifold)
+        self._set_scale(expand_to(value, batch_shape + (1,)))
         super().__init__(batch_shape, loc.shape[-1:], validate_args=validate_args)
 
     def _set_scale(self, scale: Tensor) -> None:
         self.scale = scale
-        self._radius = HyperbolicRadius(self.dim, scale.squeeze(-1), self.manifold.c, validate_args=False)
+        c = self.manifold.c
+        # A curvature in another dtype must not decide that of the samples.
+        c = c.to(scale) if isinstance(c, Tensor) else c
+        self._radius = HyperbolicRadius(self.dim, scale.squeeze(-1), c, validate_args=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Views of the parameters, which are no leaves: a copy makes its own.
+        return {name: value for name, value in self.__dict__.items() if name != "_radius"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_scale(self.scale)
 
     @property
     def arg_constraints(self) -> dict[str, Any]:
@@ -95,7 +107,7 @@ class RiemannianNormal(ManifoldNormal):
     @property
     def log_normalizer(self) -> Tensor:
         r""":math:`\log Z`, ``batch_shape``."""
-        return self._radius.log_normalizer + HypersphericalUniform(self.dim).log_area
+        return self._radius._log_integral(HypersphericalUniform(self.dim).log_area)
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
         shape = sample_shape + self.batch_shape

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints, transform_to
 
-from pyro_hyperbolic.distributions.constraints import on_manifold, poincare_ball
+from pyro_hyperbolic.distributions.constraints import OnManifold, hyperboloid, on_manifold, poincare_ball
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.ops.special import log_sinhc, squared_norm
 
@@ -63,15 +63,11 @@ class ExpMapTransform(Transform):
             state["_cached_x_y"] = None, None
         return state
 
-    def _centre(self, like: Tensor, dim: int) -> Tensor:
-        return self.manifold.origin(dim, like.dtype, like.device) if self.loc is None else self.loc
-
     def _call(self, x: Tensor) -> Tensor:
-        return self.manifold.from_normal_coords(self._centre(x, x.shape[-1]), x)
+        return self.manifold.from_normal_coords(self.loc, x)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        dim = self.manifold.intrinsic_dim(y.shape[-1])
-        return self.manifold.to_normal_coords(self._centre(y, dim), y)
+        return self.manifold.to_normal_coords(self.loc, y)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         return (x.shape[-1] - 1) * log_sinhc(self.manifold.c * squared_norm(x)).squeeze(-1)
@@ -87,5 +83,7 @@ class ExpMapTransform(Transform):
 
 @biject_to.register(poincare_ball)
 @transform_to.register(poincare_ball)
-def _exp_map_at_origin(constraint: poincare_ball) -> ExpMapTransform:
+@biject_to.register(hyperboloid)
+@transform_to.register(hyperboloid)
+def _exp_map_at_origin(constraint: OnManifold) -> ExpMapTransform:
     return ExpMapTransform(constraint.manifold)

@@ -14,6 +14,7 @@ from pyro_hyperbolic.distributions.base import (
     ManifoldNormal,
     as_param,
     check_point_args,
+    expand_to,
 )
 from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.geometry import Manifold
@@ -28,7 +29,7 @@ class WrappedNormal(ManifoldNormal):
         p(z) = \mathcal{N}(v \mid 0, \Sigma)
         \left(\frac{\sqrt{c}\,|v|}{\sinh(\sqrt{c}\,|v|)}\right)^{d-1}
 
-    with respect to the Riemannian volume (the paper's Eq. 3); :math:`|v| = d(\mu, z)`. At ``c = 0`` it is the Gaussian.
+    with respect to the Riemannian volume (the paper's Eq. 2); :math:`|v| = d(\mu, z)`. At ``c = 0`` it is the Gaussian.
 
     :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
     :param scale: standard deviation: a number or ``(..., 1)`` is isotropic, ``(..., d)`` diagonal.
@@ -75,16 +76,15 @@ class WrappedNormal(ManifoldNormal):
                     " for one scale per batch element use scale.unsqueeze(-1)."
                 )
             batch_shape = _broadcast_batch(loc.shape[:-1], value.shape[:-1], "scale")
-            self.scale = value.expand(batch_shape + value.shape[-1:])
+            self.scale = expand_to(value, batch_shape + value.shape[-1:])
         else:
             assert scale_tril is not None  # for the type checker: exactly one of the two is given
-            if scale_tril.dim() < 2 or scale_tril.shape[-2:] != (dim, dim):
-                raise ValueError(
-                    f"WrappedNormal: scale_tril must be (..., {dim}, {dim}), got {tuple(scale_tril.shape)}."
-                )
+            if not isinstance(scale_tril, Tensor) or scale_tril.dim() < 2 or scale_tril.shape[-2:] != (dim, dim):
+                got = tuple(scale_tril.shape) if isinstance(scale_tril, Tensor) else repr(scale_tril)
+                raise ValueError(f"WrappedNormal: scale_tril must be a tensor (..., {dim}, {dim}), got {got}.")
             batch_shape = _broadcast_batch(loc.shape[:-1], scale_tril.shape[:-2], "scale_tril")
-            self.scale_tril = scale_tril.expand(batch_shape + (dim, dim))
-        self._set_loc(loc.expand(batch_shape + loc.shape[-1:]), manifold)
+            self.scale_tril = expand_to(scale_tril, batch_shape + (dim, dim))
+        self._set_loc(expand_to(loc, batch_shape + loc.shape[-1:]), manifold)
         super().__init__(batch_shape, loc.shape[-1:], validate_args=validate_args)
 
     @property

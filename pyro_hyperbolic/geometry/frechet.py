@@ -34,14 +34,15 @@ def frechet_mean(manifold: Manifold, x: Tensor, weights: Tensor | None = None) -
         )
     if weights is None:
         weights = x.new_ones(x.shape[:-1])
-    if weights.shape[-1] != x.shape[-2]:
+    if weights.dim() == 0 or weights.shape[-1] != x.shape[-2]:
         raise ValueError(
             f"weights must have one entry per point, got shape {tuple(weights.shape)} for points {tuple(x.shape)}."
         )
     if not bool((weights >= 0).all()) or not bool((weights.sum(-1) > 0).all()):
         raise ValueError("weights must be non-negative with a positive sum; drop the negative ones.")
     weights = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
-    mean = _minimise(manifold, x, weights)
+    # The coordinates of a fixed point may depend on the curvature; its normal coordinates do not.
+    mean = manifold.from_normal_coords(None, _minimise(manifold, x, weights))
     gradient, hessian, _ = _derivatives(manifold, mean, x, weights)
     step = torch.linalg.solve(hessian.detach(), gradient)
     return manifold.from_normal_coords(mean, step)
@@ -49,6 +50,7 @@ def frechet_mean(manifold: Manifold, x: Tensor, weights: Tensor | None = None) -
 
 @torch.no_grad()
 def _minimise(manifold: Manifold, x: Tensor, weights: Tensor) -> Tensor:
+    """Normal coordinates of the mean at the origin."""
     batch = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2])
     dim = manifold.intrinsic_dim(x.shape[-1])
     mean = manifold.origin(dim, x.dtype, x.device).expand(batch + x.shape[-1:])
@@ -67,7 +69,7 @@ def _minimise(manifold: Manifold, x: Tensor, weights: Tensor) -> Tensor:
         length = (size * step.norm(dim=-1)) / (1 + value.sqrt())
         if bool((length <= _STEP_TOLERANCE * eps(x.dtype)).all()):
             break
-    return mean
+    return manifold.to_normal_coords(None, mean)
 
 
 def _derivatives(manifold: Manifold, mean: Tensor, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:

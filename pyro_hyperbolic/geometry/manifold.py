@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from pyro_hyperbolic.ops.checks import inspectable
 
@@ -22,6 +23,13 @@ class Manifold(ABC):
 
     def __init__(self, c: float | Tensor = 1.0) -> None:
         self.c = _check_curvature(c)
+
+    @classmethod
+    def with_curvature(cls, c: Tensor) -> Self:
+        """The manifold of a curvature known to be valid; no check, hence no host synchronisation."""
+        new = cls.__new__(cls)
+        new.c = c
+        return new
 
     def __repr__(self) -> str:
         c = self.c.item() if isinstance(self.c, Tensor) and inspectable(self.c) else self.c
@@ -49,12 +57,16 @@ class Manifold(ABC):
         """The origin of the ``dim``-dimensional space."""
 
     @abstractmethod
-    def from_normal_coords(self, x: Tensor, v: Tensor) -> Tensor:
-        """The point with normal coordinates ``v`` at ``x``: the exponential map."""
+    def from_normal_coords(self, x: Tensor | None, v: Tensor) -> Tensor:
+        """The point with normal coordinates ``v`` at ``x`` (``None``: the origin): the exponential map."""
 
     @abstractmethod
-    def to_normal_coords(self, x: Tensor, y: Tensor) -> Tensor:
-        """Normal coordinates of ``y`` at ``x``: the logarithm map."""
+    def to_normal_coords(self, x: Tensor | None, y: Tensor) -> Tensor:
+        """Normal coordinates of ``y`` at ``x`` (``None``: the origin): the logarithm map."""
+
+    @abstractmethod
+    def frame(self, x: Tensor, v: Tensor) -> Tensor:
+        """The tangent vector at ``x`` with components ``v`` in the orthonormal frame carried from the origin."""
 
     @abstractmethod
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
@@ -65,8 +77,16 @@ class Manifold(ABC):
         """Distance to the origin."""
 
     @abstractmethod
+    def pairwise_dist(self, x: Tensor, y: Tensor) -> Tensor:
+        """Distances of ``(..., N, D)`` to ``(..., M, D)`` as ``(..., N, M)``, in O(N M) memory."""
+
+    @abstractmethod
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """Parallel transport of the tangent vector ``v`` from ``x`` to ``y``."""
+
+    @abstractmethod
+    def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
+        """Distance to the geodesic hyperplane through ``p`` with normal ``a``, positive on the side of ``a``."""
 
     @abstractmethod
     def contains(self, x: Tensor) -> Tensor:
@@ -86,7 +106,12 @@ def same_curvature(a: float | Tensor, b: float | Tensor) -> bool:
     if a is b:
         return True
     tensors = [t for t in (a, b) if isinstance(t, Tensor)]
-    return inspectable(*tensors) and float(a) == float(b)
+    return inspectable(*tensors) and as_number(a) == as_number(b)
+
+
+def as_number(c: float | Tensor) -> float:
+    """The value of a curvature, read on the host; ``float`` of a tensor with ``requires_grad`` would warn."""
+    return c.item() if isinstance(c, Tensor) else c
 
 
 def _check_curvature(c: float | Tensor) -> float | Tensor:

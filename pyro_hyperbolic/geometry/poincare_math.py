@@ -35,14 +35,15 @@ Curvature = float | Tensor
 
 
 def gap(x: Tensor, c: Curvature) -> Tensor:
-    """:math:`1 - c|x|^2`, last dimension kept: positive inside, 0 on the border."""
-    return 1 - c * squared_norm(x)
+    """:math:`1 - c|x|^2`, last dimension kept: positive inside, ``nan`` on the border and outside."""
+    return torch.threshold(1 - c * squared_norm(x), 0.0, torch.nan)
 
 
 def projx(x: Tensor, c: Curvature) -> Tensor:
     """The nearest point with the representable margin to the border; ``x`` itself if it has it."""
     excess = c * squared_norm(x) / (1 - border_margin(x.dtype))
-    return x * excess.clamp(min=1).rsqrt()
+    # A square that overflows must not pass for the origin.
+    return x * torch.threshold(excess.clamp(min=1).rsqrt(), 0.0, torch.nan)
 
 
 def mobius_add(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
@@ -85,7 +86,8 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 
 def expmap0(v: Tensor, c: Curvature) -> Tensor:
-    return projx(tanhc(c * squared_norm(v)) * v, c)
+    # As in projx: the factor is 0 only where the square overflows.
+    return projx(torch.threshold(tanhc(c * squared_norm(v)), 0.0, torch.nan) * v, c)
 
 
 def logmap0(y: Tensor, c: Curvature) -> Tensor:

@@ -27,6 +27,7 @@ In one dimension (:math:`n = 0`) the law is the half-normal for every :math:`q` 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -104,7 +105,7 @@ def log_integral_ratio(q: Tensor, dim: int) -> Tensor:
     n, end = dim - 1, _table_end(dim)
     table = _integral_table(dim, q.dtype, q.device)
     cell, t = _locate(torch.log1p(dim * q.clamp(max=end)), _W_CELL, table.shape[0])
-    near = _horner(table[cell], t)
+    near = _horner(_gather(table, cell), t)
     if n == 0:
         return near
     beyond = q.clamp(min=end)
@@ -118,7 +119,7 @@ def quantile(z: Tensor, q: Tensor, dim: int) -> Tensor:
     table = _quantile_table(dim, q.dtype, q.device)
     row, t = _locate(torch.log1p(dim * q.clamp(max=end)), _W_CELL, table.shape[0])
     column, s = _locate(z + SCORE_MAX, _SCORE_CELL, table.shape[1])
-    near = _horner(_horner(table[row, column], s.unsqueeze(-1)), t).exp()
+    near = _horner(_horner(_gather(table, row, column), s.unsqueeze(-1)), t).exp()
     if n == 0:
         return near
     far = n * q.clamp(min=end).sqrt() + z
@@ -152,6 +153,11 @@ def _locate(x: Tensor, width: float, count: int) -> tuple[Tensor, Tensor]:
     return cell.long(), 2 * (position - cell) - 1
 
 
+def _gather(table: Tensor, *index: Tensor) -> Tensor:
+    """``table[index]``; plain indexing reads an index without dimensions on the host, which ``vmap`` forbids."""
+    return table[tuple(i.unsqueeze(-1) for i in index)].squeeze(index[0].dim())
+
+
 def _horner(coefficients: Tensor, t: Tensor) -> Tensor:
     """Polynomial in ``t`` with the coefficients in the last dimension, lowest first."""
     out = coefficients[..., -1]
@@ -163,12 +169,18 @@ def _horner(coefficients: Tensor, t: Tensor) -> Tensor:
 _tables: dict[tuple[int, torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
 
 
-@torch.compiler.assume_constant_result
+def _constant_when_compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``torch.compiler.assume_constant_result``, which would import all of ``torch._dynamo`` (two seconds)."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@_constant_when_compiled
 def _integral_table(dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return _table(dim, dtype, device)[0]
 
 
-@torch.compiler.assume_constant_result
+@_constant_when_compiled
 def _quantile_table(dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return _table(dim, dtype, device)[1]
 

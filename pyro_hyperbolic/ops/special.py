@@ -33,6 +33,10 @@ _B = _bernoulli(26)
 _TANHC = [float(Fraction(4**k * (4**k - 1), math.factorial(2 * k)) * _B[2 * k]) for k in range(1, 13)]
 _ASINHC = [float(Fraction((-1) ** k * math.comb(2 * k, k), 4**k * (2 * k + 1))) for k in range(13)]
 _LOG_SINHC = [0.0] + [float(Fraction(4**k, 2 * k * math.factorial(2 * k)) * _B[2 * k]) for k in range(1, 12)]
+_SINHC = [1 / math.factorial(2 * k + 1) for k in range(12)]
+_COSHC = [1 / math.factorial(2 * k) for k in range(12)]
+# These two converge everywhere; below this bound their terms fall by 1/50 and more, as above.
+_ENTIRE_BOUND = 0.5
 _ASINHC_SLOPE = [(k + 1) * a for k, a in enumerate(_ASINHC[1:])]
 
 
@@ -56,6 +60,25 @@ def asinhc(u: Tensor) -> Tensor:
     return _smooth(u, _ASINHC, 1.0, direct)
 
 
+def sinhc(u: Tensor) -> Tensor:
+    r""":math:`\sinh(\sqrt{u}) / \sqrt{u}` for :math:`u \ge 0`; 1 at 0."""
+
+    def direct(u: Tensor) -> Tensor:
+        x = u.sqrt()
+        return torch.sinh(x) / x
+
+    return _smooth(u, _SINHC, _ENTIRE_BOUND / _SERIES_FRACTION, direct)
+
+
+def cosh_sqrt(u: Tensor) -> Tensor:
+    r""":math:`\cosh(\sqrt{u})` for :math:`u \ge 0`, smooth at 0."""
+
+    def direct(u: Tensor) -> Tensor:
+        return torch.cosh(u.sqrt())
+
+    return _smooth(u, _COSHC, _ENTIRE_BOUND / _SERIES_FRACTION, direct)
+
+
 def log_sinhc(u: Tensor) -> Tensor:
     r""":math:`\log(\sinh(\sqrt{u}) / \sqrt{u})` for :math:`u \ge 0`; 0 at 0, no overflow."""
 
@@ -74,10 +97,7 @@ def scaled_asinh(t: Tensor, c: float | Tensor) -> Tensor:
     """
     if isinstance(c, Tensor):
         return _ScaledAsinh.apply(t, c)
-    if c == 0:
-        return t
-    root = math.sqrt(c)
-    return torch.asinh(root * t) / root
+    return t if c == 0 else _ScaledAsinh.apply(t, torch.tensor(c, dtype=t.dtype, device="cpu"))
 
 
 class _ScaledAsinh(torch.autograd.Function):
@@ -85,10 +105,11 @@ class _ScaledAsinh(torch.autograd.Function):
 
     @staticmethod
     def forward(t: Tensor, c: Tensor) -> Tensor:
-        # Below eps^2 the function equals t to rounding: no branch on c is needed.
-        floor = torch.finfo(t.dtype).eps ** 2
+        # Below eps^4 the function equals t to rounding for every t up to 1e10: no branch on c is needed.
+        floor = torch.finfo(t.dtype).eps ** 4
         root = c.to(t.dtype).clamp(min=floor).sqrt()
-        return torch.asinh(root * t) / root
+        # In place: on matrices of distances memory is what counts.
+        return (root * t).asinh_().div_(root)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -101,9 +122,9 @@ class _ScaledAsinh(torch.autograd.Function):
         t, c = ctx.saved_tensors
         grad_t = grad_c = None
         if ctx.needs_input_grad[0]:
-            grad_t = (grad * torch.rsqrt(1 + c * t * t)).sum_to_size(t.shape)
+            grad_t = (grad * _asinh_slope(t, c)).sum_to_size(t.shape)
         if ctx.needs_input_grad[1]:
-            grad_c = (grad * t**3 * _asinhc_slope(c * t * t)).sum_to_size(c.shape).to(c.dtype)
+            grad_c = (grad * _scaled_asinh_slope(t, c)).sum_to_size(c.shape).to(c.dtype)
         return grad_t, grad_c
 
     @staticmethod
@@ -112,18 +133,39 @@ class _ScaledAsinh(torch.autograd.Function):
         tangent_t, tangent_c = tangents
         out = torch.zeros_like(c * t)
         if tangent_t is not None:
-            out = out + tangent_t * torch.rsqrt(1 + c * t * t)
+            out = out + tangent_t * _asinh_slope(t, c)
         if tangent_c is not None:
-            out = out + tangent_c * t**3 * _asinhc_slope(c * t * t)
-        return out
+            out = out + tangent_c * _scaled_asinh_slope(t, c)
+        return out.to(t.dtype)
 
 
-def _asinhc_slope(u: Tensor) -> Tensor:
-    def direct(u: Tensor) -> Tensor:
-        x = u.sqrt()
-        return (torch.rsqrt(1 + u) - torch.asinh(x) / x) / (2 * u)
+def _safe_sqrt(c: Tensor) -> Tensor:
+    """Square root with derivative 0 at 0."""
+    zero = c == 0
+    return torch.where(zero, 0.0, torch.where(zero, 1.0, c).sqrt())
 
-    return _smooth(u, _ASINHC_SLOPE, 1.0, direct)
+
+def _asinh_slope(t: Tensor, c: Tensor) -> Tensor:
+    """Derivative of :func:`scaled_asinh` in ``t``; where ``t`` is large its square alone would overflow."""
+    c = c.to(t.dtype)
+    x = _safe_sqrt(c) * t
+    small = x.abs() < 1
+    near, far = torch.where(small, t, 0.0), torch.where(small, 1.0, x)
+    return torch.where(small, torch.rsqrt(1 + c * near * near), 1 / torch.hypot(torch.ones_like(far), far))
+
+
+def _scaled_asinh_slope(t: Tensor, c: Tensor) -> Tensor:
+    """Derivative of :func:`scaled_asinh` in ``c``."""
+    c = c.to(t.dtype)
+    root = _safe_sqrt(c)
+    x = root * t
+    small = x.abs() < math.sqrt(_SERIES_FRACTION)
+    near = torch.where(small, t, 0.0)
+    series = near * (near * (near * _horner(_ASINHC_SLOPE, c * near * near)))
+    far = torch.where(small, 1.0, x)
+    # The two terms are both odd in t: with y = sqrt(c) t, (y / sqrt(1 + y^2) - asinh(y)) / (2 c sqrt(c)).
+    direct = (far / torch.hypot(torch.ones_like(far), far) - torch.asinh(far)) / torch.where(small, 1.0, 2 * c * root)
+    return torch.where(small, series, direct)
 
 
 def _smooth(u: Tensor, coefficients: list[float], radius: float, direct: Callable[[Tensor], Tensor]) -> Tensor:
@@ -131,11 +173,16 @@ def _smooth(u: Tensor, coefficients: list[float], radius: float, direct: Callabl
     small = u < _SERIES_FRACTION * radius
     near = torch.where(small, u, torch.zeros_like(u))
     far = torch.where(small, torch.ones_like(u), u)
+    return torch.where(small, _horner(coefficients, near), direct(far))
+
+
+def _horner(coefficients: list[float], u: Tensor) -> Tensor:
+    """The power series, to as many terms as the dtype can tell."""
     terms = coefficients[: _NUM_TERMS.get(u.dtype, 11)]
-    series = torch.full_like(near, terms[-1])
+    out = torch.full_like(u, terms[-1])
     for a in reversed(terms[:-1]):
-        series = series * near + a
-    return torch.where(small, series, direct(far))
+        out = out * u + a
+    return out
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:

@@ -10,6 +10,9 @@ import torch
 # their sum, the product with c). Eight eps keep a point inside whichever way the sum is ordered.
 _BORDER_MARGIN = 8.0
 
+# x_0 and |x_s| of a point of the hyperboloid are rounded independently of each other, each after a few operations.
+_HYPERBOLOID = 64.0
+
 
 def eps(dtype: torch.dtype) -> float:
     """Machine epsilon of ``dtype``."""
@@ -27,3 +30,8 @@ def border_distance(dtype: torch.dtype) -> float:
     With :math:`1 - c|x|^2 = m` it is :math:`2 \operatorname{artanh}\sqrt{1 - m} \approx \log(4/m)`.
     """
     return math.log(4.0 / border_margin(dtype))
+
+
+def hyperboloid_tolerance(dtype: torch.dtype) -> float:
+    """Largest relative error of :math:`x_0` at which a point counts as one of the hyperboloid."""
+    return _HYPERBOLOID * eps(dtype)

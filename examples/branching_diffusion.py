@@ -1,0 +1,274 @@
+"""Embed a branching diffusion in the Poincaré disc and in the plane (the paper's Section 5.1).
+
+The data are noisy observations of the nodes of a tree along which a 50-dimensional point diffuses; no model sees the
+tree. A hyperbolic and a Euclidean auto-encoder (:class:`pyro_hyperbolic.models.HyperbolicVAE` and its twin) are
+trained by ``pyro.infer.SVI`` and compared by their test marginal likelihood. The figure shows where they put the
+nodes, beside two classical embeddings: principal components, and a Gaussian process latent variable model.
+
+Every few epochs the state goes to the output folder. A run that was interrupted goes on with ``--resume`` and ends
+bit for bit where an uninterrupted one would have.
+
+    python examples/branching_diffusion.py
+    python examples/branching_diffusion.py --curvature 0.3 --prior-scale 1 --num-epochs 1000
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.contrib import gp
+from pyro.infer import SVI, Trace_ELBO
+from torch import Tensor
+from tqdm.auto import tqdm
+
+import pyro_hyperbolic
+from pyro_hyperbolic import PoincareBall, datasets
+from pyro_hyperbolic.infer import load_checkpoint, log_marginal_likelihood, save_checkpoint, save_json
+from pyro_hyperbolic.models import LAWS, VAE, EuclideanVAE, HyperbolicVAE
+
+Data = datasets.BranchingDiffusion
+MODELS = ("hyperbolic", "euclidean")
+# What may change between the parts of one run; everything else decides the result.
+FREE_OPTIONS = {"num_epochs", "iwae_samples", "gplvm_steps", "checkpoint_every", "output_dir", "resume", "threads"}
+# The rotation of a picture is arbitrary; edges and dots are coloured by the subtree they are in.
+COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#5fa55a", "#a96b59", "#e76300", "#717581")
+
+
+def build_model(name: str, args: argparse.Namespace, dim: int) -> VAE:
+    """One of the two auto-encoders with two latent dimensions; ``.model`` and ``.guide`` are its Pyro programs."""
+    options = {"hidden_dim": args.hidden_dim, "likelihood": "normal", "prior_scale": args.prior_scale}
+    if name == "euclidean":
+        return EuclideanVAE(2, dim, **options)
+    ball = PoincareBall(args.curvature)
+    return HyperbolicVAE(ball, 2, dim, prior=args.prior, posterior=args.posterior, **options)
+
+
+def train(name: str, data: Data, args: argparse.Namespace) -> tuple[VAE, dict[str, list[float]]]:
+    """Fit one model, from its checkpoint if there is one; its losses per observation, epoch by epoch."""
+    pyro.clear_param_store()
+    pyro.set_rng_seed(args.seed)
+    vae = build_model(name, args, data.train.shape[1])
+    optimiser = pyro.optim.Adam({"lr": args.learning_rate})
+    svi = SVI(vae.model, vae.guide, optimiser, Trace_ELBO())
+    path = checkpoint_path(name, args)
+    history: dict[str, list[float]] = {"train_loss": [], "test_loss": [], "seconds": []}
+    if path.exists():
+        state = load_checkpoint(path)
+        refuse_other_options(path, state["options"], options_of(args))
+        vae.load_state_dict(state["model"])
+        optimiser.set_state(state["optimiser"])
+        history = state["history"]
+
+    done = len(history["train_loss"])
+    with tqdm(initial=done, total=args.num_epochs, desc=name, leave=False, unit="epoch", disable=None) as bar:
+        for epoch in range(done + 1, args.num_epochs + 1):
+            start = time.perf_counter()
+            order = torch.randperm(len(data.train))
+            loss = sum(svi.step(data.train[index]) for index in order.split(args.batch_size)) / len(order)
+            history["train_loss"].append(loss)
+            history["test_loss"].append(svi.evaluate_loss(data.test) / len(data.test))
+            history["seconds"].append(time.perf_counter() - start)
+            bar.update()
+            if epoch % args.checkpoint_every == 0 or epoch == args.num_epochs:
+                state = {"model": vae.state_dict(), "optimiser": optimiser.get_state(), "history": history}
+                save_checkpoint(state | {"options": options_of(args)}, path)
+                test_loss = history["test_loss"][-1]
+                bar.write(
+                    f"{name}, epoch {epoch}/{args.num_epochs}: train elbo {-loss:.2f}, test elbo {-test_loss:.2f}"
+                )
+    return vae, history
+
+
+def principal_components(data: Data) -> tuple[Tensor, Tensor]:
+    """Nodes and training observations in the plane of greatest variance of the latter."""
+    centre = data.train.mean(0)
+    plane = torch.linalg.svd(data.train - centre, full_matrices=False)[2][:2].T
+    return (data.nodes - centre) @ plane, (data.train - centre) @ plane
+
+
+def gplvm(nodes: Tensor, start: Tensor, num_steps: int, seed: int) -> Tensor:
+    """The most probable latents of a Gaussian process latent variable model with an RBF kernel, ``(N, 2)``.
+
+    N. Lawrence, Probabilistic non-linear principal component analysis, 2005.
+
+    :param nodes: what it explains, ``(N, D)``; all features share one kernel.
+    :param start: latents to start from.
+    """
+    pyro.clear_param_store()
+    pyro.set_rng_seed(seed)
+    start = (start - start.mean(0)) / start.std(0)
+    kernel = gp.kernels.RBF(input_dim=2, lengthscale=torch.ones(2))
+    regression = gp.models.GPRegression(start, nodes.T, kernel, noise=torch.tensor(0.1), jitter=1e-4)
+    model = gp.models.GPLVM(regression)
+    # Pyro's default is a variational posterior of the latents; the paper's baseline is a point estimate.
+    model.autoguide("X", dist.Delta)
+    model.X_map.data = start.clone()
+    gp.util.train(model, loss_fn=Trace_ELBO().differentiable_loss, num_steps=num_steps)
+    return model.X_map.detach()
+
+
+def draw(models: dict[str, VAE], data: Data, result: dict[str, Any], args: argparse.Namespace) -> None:
+    """The four embeddings of the tree, and the losses."""
+    import matplotlib.pyplot as plt
+
+    from pyro_hyperbolic import plotting
+
+    plane, ball = PoincareBall(0.0), PoincareBall(args.curvature)
+    panels: list[tuple[str, PoincareBall, Tensor, Tensor | None]] = []
+    with torch.no_grad():
+        for (name, vae), manifold in zip(models.items(), (ball, plane), strict=True):
+            title = rf"Poincaré VAE, $c = {args.curvature:g}$" if name == "hyperbolic" else "Euclidean VAE"
+            panels.append((title, manifold, vae.encode(data.nodes).mean, vae.encode(data.train).mean))
+    components = principal_components(data)
+    panels.append(("PCA", plane, *components))
+    if args.gplvm_steps:
+        panels.append(("GPLVM", plane, gplvm(data.nodes, components[0], args.gplvm_steps, args.seed), None))
+
+    groups = subtrees(data)
+    colours = ["0.35" if group < 0 else COLOURS[group % len(COLOURS)] for group in groups.tolist()]
+    children = torch.arange(1, len(data.nodes))
+    widths = (1.5 * 0.8 ** data.depths[children].double()).tolist()
+    figure, axes = plt.subplots(1, len(panels), figsize=(2.6 * len(panels), 3.1), layout="constrained")
+    for ax, (title, manifold, nodes, observations) in zip(axes, panels, strict=True):
+        plotting.disc(manifold, ax)
+        if observations is not None:
+            shades = [colours[node] for node in data.train_nodes.tolist()]
+            plotting.embedding(observations, manifold, ax=ax, color=shades, s=5, alpha=0.3, zorder=1.5)
+        edges = nodes[data.parents[children]], nodes[children]
+        plotting.geodesic(*edges, manifold, ax, color=[colours[i] for i in children.tolist()], linewidth=widths)
+        plotting.embedding(nodes, manifold, ax=ax, marker="x", color="0.1", s=5, linewidth=0.5)
+        plotting.embedding(nodes[:1], manifold, ax=ax, marker="o", color="0.1", s=22, zorder=3.5)
+        ax.set_box_aspect(1)
+        ax.set_title(title, fontsize="medium")
+    if args.iwae_samples:
+        for ax, name in zip(axes, models, strict=False):
+            ax.set_xlabel(f"negative test IWAE {result['models'][name]['negative_iwae']:.2f}")
+    plotting.save(figure, args.output_dir / "embeddings.png")
+
+    figure, ax = plt.subplots(figsize=(5, 3.5), layout="constrained")
+    for name, colour in zip(models, COLOURS, strict=False):
+        history = result["models"][name]["history"]
+        ax.plot(history["train_loss"], color=colour, alpha=0.4, linewidth=0.8, label=f"{name}, training")
+        ax.plot(history["test_loss"], color=colour, linewidth=1.0, label=f"{name}, test")
+    ax.set_xlabel("epoch")
+    ax.set_ylabel("loss per observation")
+    ax.legend(frameon=False)
+    plotting.save(figure, args.output_dir / "loss.png")
+    plt.close("all")
+
+
+def subtrees(data: Data) -> Tensor:
+    """The number of the subtree, from depth two on, that each node is in; -1 above."""
+    roots = (data.depths == min(2, int(data.depths.max()))).nonzero().squeeze(-1)
+    groups = torch.full_like(data.depths, -1)
+    groups[roots] = torch.arange(len(roots))
+    for node in range(int(roots[-1]) + 1, len(groups)):  # parents come before their children
+        groups[node] = groups[data.parents[node]]
+    return groups
+
+
+def checkpoint_path(name: str, args: argparse.Namespace) -> Path:
+    return args.output_dir / f"{name}.pt"
+
+
+def options_of(args: argparse.Namespace) -> dict[str, Any]:
+    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
+
+
+def refuse_other_options(path: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
+    """A run is continued with the options that it was begun with."""
+    changed = [key for key in then if key not in FREE_OPTIONS and now.get(key) != then[key]]
+    if changed:
+        names = ", ".join(f"--{key.replace('_', '-')} (was {then[key]}, is {now.get(key)})" for key in changed)
+        raise SystemExit(f"{path} belongs to other options: {names}. Use the same, or another --output-dir.")
+
+
+def main(args: argparse.Namespace) -> dict[str, Any]:
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if args.output_dir is None:
+        if args.resume:
+            raise SystemExit("--resume needs --output-dir: the folder of the run to continue.")
+        args.output_dir = Path("outputs") / f"branching_diffusion-{datetime.now():%Y%m%d-%H%M%S}"
+    begun = [path for name in MODELS if (path := checkpoint_path(name, args)).exists()]
+    if begun and not args.resume:
+        raise SystemExit(f"{begun[0]} exists: continue that run with --resume, or choose another --output-dir.")
+    data = datasets.branching_diffusion(depth=args.depth, branching=args.branching, seed=args.seed)
+    sizes = f"{len(data.nodes)} nodes, {len(data.train)} observations for training and {len(data.test)} for the test"
+    print(f"{sizes}; results in {args.output_dir}", flush=True)
+
+    versions = {module.__name__: str(module.__version__) for module in (pyro_hyperbolic, torch, pyro)}
+    result: dict[str, Any] = {"options": options_of(args), "versions": versions, "python": sys.version.split()[0]}
+    result["models"] = {}
+    models = {}
+    for name in MODELS:
+        models[name], history = train(name, data, args)
+        entry: dict[str, Any] = {"history": history}
+        if args.iwae_samples:
+            vae = models[name]
+            estimates, errors = log_marginal_likelihood(
+                vae.model, vae.guide, data.test, num_samples=args.iwae_samples, standard_error=True, progress=True
+            )
+            entry["negative_iwae"] = -estimates.mean().item()
+            entry["negative_iwae_error"] = errors.square().mean().sqrt().item() / len(errors) ** 0.5
+            print(f"{name}: negative IWAE-{args.iwae_samples} on the test set {entry['negative_iwae']:.2f}", flush=True)
+        result["models"][name] = entry
+        save_json(result, args.output_dir / "metrics.json")
+    draw(models, data, result, args)
+    return result
+
+
+def number(kind: type, least: float, *, above: bool = False) -> Any:
+    """A parser of finite numbers that are at least, or with ``above`` greater than, ``least``."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = float("nan")
+        if not (value > least if above else value >= least) or value == float("inf"):
+            bound = f"greater than {least:g}" if above else f"of at least {least:g}"
+            raise argparse.ArgumentTypeError(f"must be a finite {kind.__name__} {bound}, got {text!r}")
+        return value
+
+    return parse
+
+
+def parser() -> argparse.ArgumentParser:
+    style = argparse.ArgumentDefaultsHelpFormatter
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
+    positive = number(float, 0, above=True)
+    p.add_argument("--curvature", type=positive, default=1.2, help="c of curvature -c (paper: 0.1 to 1.2)")
+    p.add_argument("--prior", choices=sorted(LAWS), default="wrapped", help="law of the hyperbolic prior")
+    p.add_argument("--posterior", choices=sorted(LAWS), default="wrapped", help="law of the hyperbolic posterior")
+    p.add_argument("--prior-scale", type=positive, default=1.7, help="of both priors (paper: 1 and 1.7)")
+    p.add_argument("--hidden-dim", type=number(int, 1), default=200, help="width of the hidden layers (paper: 200)")
+    p.add_argument("--depth", type=number(int, 1), default=6, help="generations of the tree below its root (paper: 6)")
+    p.add_argument("--branching", type=number(int, 1), default=2, help="children of a node (paper: 2)")
+    p.add_argument("--num-epochs", type=number(int, 1), default=500, help="passes over the data (paper: 1000)")
+    p.add_argument("--batch-size", type=number(int, 1), default=64, help="observations per step (paper: 64)")
+    p.add_argument("--learning-rate", type=positive, default=1e-3, help="of Adam (paper: 1e-3)")
+    p.add_argument("--iwae-samples", type=number(int, 0), default=5000, help="per estimate; 0: none (paper: 5000)")
+    p.add_argument("--gplvm-steps", type=number(int, 0), default=1000, help="of the baseline's optimiser; 0: none")
+    p.add_argument("--checkpoint-every", type=number(int, 1), default=50, help="epochs")
+    p.add_argument("--seed", type=number(int, 0), default=0, help="of the data and of everything else random")
+    p.add_argument("--output-dir", type=Path, default=None, help="of the results; by default new, in outputs/")
+    p.add_argument("--resume", action="store_true", help="continue the run in --output-dir")
+    p.add_argument("--threads", type=number(int, 1), default=None, help="CPU threads; torch's choice by default")
+    return p
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    return parser().parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main(parse())

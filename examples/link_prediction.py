@@ -1,0 +1,306 @@
+"""Predict missing links of a graph from hyperbolic and Euclidean embeddings (the paper's Section 5.3).
+
+Some edges are held out, a variational graph auto-encoder (:class:`pyro_hyperbolic.models.HyperbolicVGAE` or its
+Euclidean twin) is trained on the others by ``pyro.infer.SVI``, and the held-out edges have to be told from as many
+pairs without one. The table gives the area under the ROC curve and the average precision over several splits,
+which both models share, each with its 95% interval. In a tree every held-out edge leaves two separate parts behind,
+so that little is known of it: scores about or below one half are no surprise there.
+
+Every finished training is written to the output folder at once. A run that was interrupted goes on with ``--resume``,
+which repeats nothing that is finished; more ``--seeds`` extend it.
+
+    python examples/link_prediction.py
+    python examples/link_prediction.py --graph diseases --seeds 10
+    python examples/link_prediction.py --graph my.edges --num-negatives 100000 --latent-dim 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyro
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from torch import Tensor
+from tqdm.auto import tqdm
+
+import pyro_hyperbolic
+from pyro_hyperbolic import PoincareBall, datasets
+from pyro_hyperbolic.infer import load_checkpoint, save_checkpoint, save_json
+from pyro_hyperbolic.models import LAWS, VGAE, EuclideanVGAE, HyperbolicVGAE, average_precision, roc_auc
+
+MODELS = ("euclidean", "hyperbolic")
+SCORES = ("auc", "ap")
+# What may change between the parts of one run; everything else decides the result.
+FREE_OPTIONS = {"seeds", "output_dir", "resume", "data_dir", "device", "threads"}
+# Epochs between two points of the curves.
+STRIDE = 10
+COLOURS = {"euclidean": "#ffa90e", "hyperbolic": "#3f90da"}
+
+
+def build_model(name: str, graph: datasets.Graph, edges: Tensor, args: argparse.Namespace) -> VGAE:
+    """One of the two auto-encoders; ``.model`` and ``.guide`` are its Pyro programs."""
+    options = {
+        "latent_dim": args.latent_dim,
+        "hidden_dim": args.hidden_dim,
+        "prior_scale": args.prior_scale,
+        "posterior_scale": args.posterior_scale,
+    }
+    if name == "euclidean":
+        return EuclideanVGAE(graph.num_nodes, edges, **options)
+    ball = PoincareBall(args.curvature)
+    return HyperbolicVGAE(ball, graph.num_nodes, edges, prior=args.prior, posterior=args.posterior, **options)
+
+
+def train(name: str, graph: datasets.Graph, seed: int, args: argparse.Namespace) -> tuple[VGAE, dict[str, Any]]:
+    """Train one model on the split of one seed; the model, and its scores."""
+    split = datasets.split_edges(graph, test=args.test, validation=args.validation, seed=seed)
+    pyro.clear_param_store()
+    pyro.set_rng_seed(seed)
+    vgae = build_model(name, graph, split.train, args).to(args.device)
+    svi = SVI(vgae.model, vgae.guide, pyro.optim.Adam({"lr": args.learning_rate}), Trace_ELBO())
+    history: dict[str, list[float]] = {"epoch": [], "loss": [], "auc": []}
+    start = time.perf_counter()
+    title = f"{name}, seed {seed}"
+    with tqdm(range(1, args.num_epochs + 1), desc=title, leave=False, unit="epoch", disable=None) as bar:
+        for epoch in bar:
+            loss = svi.step(args.num_negatives) / graph.num_nodes
+            if epoch % STRIDE == 0 or epoch == args.num_epochs:
+                auc = score(vgae, split.test, split.test_negatives)["auc"]
+                for key, value in (("epoch", epoch), ("loss", loss), ("auc", auc)):
+                    history[key].append(value)
+                bar.set_postfix(loss=f"{loss:.2f}", auc=f"{100 * auc:.1f}")
+    run = {"model": name, "seed": seed} | score(vgae, split.test, split.test_negatives)
+    if len(split.validation):
+        run["validation"] = score(vgae, split.validation, split.validation_negatives)
+    return vgae, run | {"seconds": time.perf_counter() - start, "history": history}
+
+
+def score(vgae: VGAE, edges: Tensor, others: Tensor) -> dict[str, float]:
+    """How well the distances of the posterior means tell edges from other pairs."""
+    positive, negative = (vgae.edge_scores(pairs.to(vgae.edges.device)) for pairs in (edges, others))
+    return {"auc": roc_auc(positive, negative), "ap": average_precision(positive, negative)}
+
+
+def interval(values: list[float]) -> tuple[float, float | None]:
+    """The mean and the half width of its 95% interval by Student's law, which a single value does not have."""
+    count = len(values)
+    mean = sum(values) / count
+    if count == 1:
+        return mean, None
+    # With t = sqrt(n) tan(x), Student's law with n degrees of freedom has the density cos(x)^(n-1), up to a factor.
+    angles = torch.linspace(0, math.pi / 2, 100_001, dtype=torch.float64)
+    mass = torch.cumulative_trapezoid(angles.cos() ** (count - 2), angles)
+    quantile = math.sqrt(count - 1) * math.tan(angles[1 + torch.searchsorted(mass, 0.95 * mass[-1])])
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
+    return mean, quantile * deviation / math.sqrt(count)
+
+
+def summarise(runs: list[dict[str, Any]]) -> dict[str, dict[str, tuple[float, float | None]]]:
+    """Means and intervals of the scores of each model, and of their differences on the same split."""
+    values = {(run["model"], run["seed"], key): run[key] for run in runs for key in SCORES}
+    seeds = sorted({run["seed"] for run in runs})
+    rows = {name: {key: [values[name, seed, key] for seed in seeds] for key in SCORES} for name in MODELS}
+    rows["difference"] = {
+        key: [values["hyperbolic", seed, key] - values["euclidean", seed, key] for seed in seeds] for key in SCORES
+    }
+    return {name: {key: interval(row[key]) for key in SCORES} for name, row in rows.items()}
+
+
+def draw(graph: datasets.Graph, runs: list[dict[str, Any]], args: argparse.Namespace) -> None:
+    """Losses and scores during the trainings; in two dimensions also the embeddings of the first split."""
+    import matplotlib.pyplot as plt
+
+    from pyro_hyperbolic import plotting
+
+    figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.2), layout="constrained")
+    for ax, key, label, factor in zip(axes, ("loss", "auc"), ("loss per node", "test AUC (%)"), (1, 100), strict=True):
+        for name in MODELS:
+            histories = [run["history"] for run in runs if run["model"] == name]
+            curves = factor * torch.tensor([history[key] for history in histories], dtype=torch.float64)
+            epochs = histories[0]["epoch"]
+            ax.plot(epochs, curves.T.numpy(), color=COLOURS[name], linewidth=0.5, alpha=0.35)
+            ax.plot(epochs, curves.mean(0).numpy(), color=COLOURS[name], linewidth=1.6, label=name)
+        ax.set_xlabel("epoch")
+        ax.set_ylabel(label)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False)
+    plotting.save(figure, args.output_dir / "curves.png")
+
+    if args.latent_dim == 2:
+        seed = runs[0]["seed"]
+        split = datasets.split_edges(graph, test=args.test, validation=args.validation, seed=seed)
+        figure, axes = plt.subplots(1, 2, figsize=(8, 4.7), layout="constrained")
+        for ax, name in zip(axes, MODELS, strict=True):
+            vgae = build_model(name, graph, split.train, args)
+            vgae.load_state_dict(load_checkpoint(model_path(name, seed, args))["model"])
+            with torch.no_grad():
+                z = vgae.encode().mean
+            ball = PoincareBall(args.curvature if name == "hyperbolic" else 0.0)
+            plotting.embedding(z, ball, edges=split.train, ax=ax, s=10)
+            first, second = split.test.T
+            style = {"color": "#bd1f01", "linewidth": 1.0, "linestyle": (0, (3, 2))}
+            plotting.geodesic(z[first], z[second], ball, ax, label="held-out edges", **style)
+            ax.set_title(name, fontsize="medium")
+            ax.set_box_aspect(1)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", frameon=False)
+        plotting.save(figure, args.output_dir / "embeddings.png")
+    plt.close("all")
+
+
+def model_path(name: str, seed: int, args: argparse.Namespace) -> Path:
+    return args.output_dir / f"{name}-{seed}.pt"
+
+
+def options_of(args: argparse.Namespace) -> dict[str, Any]:
+    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
+
+
+def finished_runs(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The trainings that the output folder holds already."""
+    path = args.output_dir / "metrics.json"
+    if not path.exists():
+        return []
+    if not args.resume:
+        raise SystemExit(f"{path} exists: continue that run with --resume, or choose another --output-dir.")
+    try:
+        record = json.loads(path.read_text())
+        then, runs = record["options"], record["runs"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"{path} is not a record of this example, or is damaged ({error!r}); delete it.") from error
+    now = options_of(args)
+    changed = [key for key in then if key not in FREE_OPTIONS and now.get(key) != then[key]]
+    if changed:
+        names = ", ".join(f"--{key.replace('_', '-')} (was {then[key]}, is {now.get(key)})" for key in changed)
+        raise SystemExit(f"{path} belongs to other options: {names}. Use the same, or another --output-dir.")
+    return runs
+
+
+def main(args: argparse.Namespace) -> dict[str, Any]:
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if args.output_dir is None:
+        if args.resume:
+            raise SystemExit("--resume needs --output-dir: the folder of the run to continue.")
+        args.output_dir = Path("outputs") / f"link_prediction-{datetime.now():%Y%m%d-%H%M%S}"
+    try:
+        graph = datasets.graph(args.graph, args.data_dir)
+        datasets.split_edges(graph, test=args.test, validation=args.validation)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"--graph {args.graph}: {error}") from error
+    runs = finished_runs(args)
+    print(f"{args.graph}: {graph.num_nodes} nodes, {graph.num_edges} edges; results in {args.output_dir}", flush=True)
+
+    versions = {module.__name__: str(module.__version__) for module in (pyro_hyperbolic, torch, pyro)}
+    record: dict[str, Any] = {"options": options_of(args), "versions": versions, "python": sys.version.split()[0]}
+    record["graph"] = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
+    finished = {(run["model"], run["seed"]) for run in runs}
+    for seed in range(args.seeds):
+        for name in MODELS:
+            if (name, seed) in finished:
+                continue
+            vgae, run = train(name, graph, seed, args)
+            save_checkpoint({"model": vgae.state_dict(), "options": record["options"]}, model_path(name, seed, args))
+            runs.append(run)
+            save_json(record | {"runs": runs}, args.output_dir / "metrics.json")
+            scores = f"AUC {100 * run['auc']:.1f}, AP {100 * run['ap']:.1f}"
+            print(f"{name}, seed {seed}: {scores} ({run['seconds']:.0f} s)", flush=True)
+
+    wanted = [run for run in runs if run["seed"] < args.seeds]
+    summary = summarise(wanted)
+    print(f"\n{'test set':12}{'AUC':>14}{'AP':>14}")
+    for name, row in summary.items():
+        print(f"{name:12}" + "".join(f"{percent(*cell):>14}" for cell in row.values()))
+    print(f"in percent; mean and 95% interval; splits: {args.seeds}; the difference is that on the same split")
+    result = record | {"runs": runs, "summary": summary}
+    save_json(result, args.output_dir / "metrics.json")
+    draw(graph, wanted, args)
+    return result
+
+
+def percent(mean: float, half: float | None) -> str:
+    return f"{100 * mean:.1f}" + ("" if half is None else f" ± {100 * half:.1f}")
+
+
+def number(kind: type, least: float, *, above: bool = False) -> Any:
+    """A parser of finite numbers that are at least, or with ``above`` greater than, ``least``."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = float("nan")
+        if not (value > least if above else value >= least) or value == float("inf"):
+            bound = f"greater than {least:g}" if above else f"of at least {least:g}"
+            raise argparse.ArgumentTypeError(f"must be a finite {kind.__name__} {bound}, got {text!r}")
+        return value
+
+    return parse
+
+
+def parser() -> argparse.ArgumentParser:
+    style = argparse.ArgumentDefaultsHelpFormatter
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
+    positive = number(float, 0, above=True)
+    p.add_argument(
+        "--graph",
+        default="karate",
+        help="phylogenetic, csphd, diseases (the paper's), karate, balanced_tree:BRANCHING:HEIGHT, "
+        "or the path of an edge list",
+    )
+    p.add_argument("--seeds", type=number(int, 1), default=5, help="splits, and trainings of each model (paper: 40)")
+    p.add_argument("--latent-dim", type=number(int, 1), default=5, help="of the latent space; 2 is drawn (paper: 5)")
+    p.add_argument("--curvature", type=positive, default=1.0, help="c of curvature -c")
+    p.add_argument("--prior", choices=sorted(LAWS), default="wrapped", help="hyperbolic prior (paper: wrapped)")
+    p.add_argument("--posterior", choices=sorted(LAWS), default="wrapped", help="its law (paper: wrapped)")
+    p.add_argument(
+        "--posterior-scale", choices=["diagonal", "isotropic"], default="diagonal", help="scales of a node's posterior"
+    )
+    p.add_argument("--prior-scale", type=positive, default=1.0, help="scale of both priors")
+    p.add_argument("--hidden-dim", type=number(int, 1), default=32, help="of the graph convolution (paper: 32)")
+    p.add_argument("--num-epochs", type=number(int, 1), default=800, help="full-batch steps (paper: 800)")
+    p.add_argument("--learning-rate", type=positive, default=1e-2, help="of Adam (paper: 1e-2)")
+    p.add_argument(
+        "--num-negatives",
+        type=number(int, 1),
+        default=None,
+        help="pairs without an edge per step, for graphs whose N^2 pairs do not fit into memory; all by default",
+    )
+    p.add_argument("--test", type=positive, default=0.1, help="fraction of the edges to predict (paper: 0.1)")
+    p.add_argument(
+        "--validation",
+        type=number(float, 0),
+        default=0.05,
+        help="fraction held out besides, only reported (paper: 0.05)",
+    )
+    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to compute")
+    p.add_argument(
+        "--data-dir",
+        type=Path,
+        default=None,
+        help="folder of the graphs; by default PYRO_HYPERBOLIC_DATA, then a per-user cache",
+    )
+    p.add_argument("--output-dir", type=Path, default=None, help="of the results; by default new, in outputs/")
+    p.add_argument("--resume", action="store_true", help="continue the run in --output-dir")
+    p.add_argument("--threads", type=number(int, 1), default=None, help="CPU threads; torch's choice by default")
+    return p
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    p = parser()
+    args = p.parse_args(arguments)
+    if args.posterior_scale == "diagonal" and args.posterior != "wrapped":
+        p.error("--posterior-scale diagonal needs --posterior wrapped")
+    return args
+
+
+if __name__ == "__main__":
+    main(parse())

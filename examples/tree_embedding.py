@@ -1,0 +1,145 @@
+"""A regular tree isometrically embedded in the Poincaré disc (the paper's first figure).
+
+The root lies at the origin. The children of a node are placed at one and the same distance from it, in directions
+that together with that of its parent are equally spread (R. Sarkar, Low distortion Delaunay embedding of trees in
+hyperbolic plane, 2011). All edges are geodesics of the same length, however short they look at
+the border. The summary compares the distances of all pairs in the disc with those in the tree: the
+longer the edges, the nearer the ratio is to 1, which no embedding in the Euclidean plane can do.
+
+    python examples/tree_embedding.py --branching 3 --depth 5 --output tree.pdf
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+from torch import Tensor
+
+from pyro_hyperbolic import PoincareBall, plotting
+
+# The distances of all pairs are kept.
+MOST_NODES = 3000
+
+
+def shortest_edge(branching: int, ball: PoincareBall) -> float:
+    """The shortest edges with which the branches of the endless tree do not meet.
+
+    The lines that halve two neighbouring edges at right angles then touch at the border: with ``q`` neighbours
+    of each node, tanh(sqrt(c) l / 2) = cos(pi / q).
+    """
+    return 2 * math.atanh(math.cos(math.pi / (branching + 1))) / math.sqrt(float(ball.c))
+
+
+def embed_tree(branching: int, depth: int, length: float, ball: PoincareBall) -> tuple[Tensor, Tensor]:
+    """Points ``(N, 2)`` and parents ``(N,)`` (-1 for the root) of a regular tree, level by level."""
+    angles = 2 * math.pi / (branching + 1) * torch.arange(branching + 1, dtype=torch.float64)
+    points, parents, depths = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([-1]), torch.tensor([0])
+    for level in range(1, depth + 1):
+        last = (depths == level - 1).nonzero().squeeze(-1)
+        if level == 1:
+            directions = _unit(angles).unsqueeze(0)
+        else:
+            back = ball.to_normal_coords(points[last], points[parents[last]])
+            # The chart is conformal: angles of normal coordinates are angles in the picture.
+            directions = _unit(torch.atan2(back[:, 1], back[:, 0]).unsqueeze(-1) + angles[1:])
+        children = ball.from_normal_coords(points[last].unsqueeze(-2), length * directions).flatten(0, 1)
+        points = torch.cat([points, children])
+        parents = torch.cat([parents, last.repeat_interleave(directions.shape[1])])
+        depths = torch.cat([depths, torch.full((len(children),), level)])
+    return points, parents
+
+
+def tree_distances(parents: Tensor) -> Tensor:
+    """Number of edges between all pairs of nodes, ``(N, N)``: parents come before their children."""
+    hops = torch.zeros(len(parents), len(parents), dtype=torch.float64)
+    for node in range(1, len(parents)):
+        hops[node, :node] = hops[parents[node], :node] + 1
+        hops[:node, node] = hops[node, :node]
+    return hops
+
+
+def distortion(points: Tensor, hops: Tensor, ball: PoincareBall) -> tuple[float, float]:
+    """Worst and average distortion of the scaled tree distances, 1 and 0 for an isometry.
+
+    The worst is max(ratio) / min(ratio) over all pairs of distance in the disc / distance in the tree, whatever the
+    scale; the average is that of |ratio / scale - 1| with the edges' own ratio as the scale.
+    """
+    pairs = torch.ones_like(hops).triu(1).bool()
+    ratio = (ball.pairwise_dist(points, points) / hops)[pairs]
+    scale = ratio[hops[pairs] == 1].mean()
+    return float(ratio.max() / ratio.min()), float((ratio / scale - 1).abs().mean())
+
+
+def main(args: argparse.Namespace) -> None:
+    ball, length = _checked(args)
+    points, parents = embed_tree(args.branching, args.depth, length, ball)
+    worst, average = distortion(points, tree_distances(parents), ball)
+
+    figure, ax = plt.subplots(figsize=(5, 5), layout="constrained")
+    nodes = torch.arange(1, len(points))
+    # What is drawn at a point shrinks as the metric does, but stays visible.
+    shrink = 2 / ball.lambda_x(points)
+    width = (2.2 * shrink[parents[nodes]].sqrt()).clamp(min=0.3)
+    plotting.geodesic(points[parents[nodes]], points[nodes], ball, ax, color="#bd1f01", linewidth=width.tolist())
+    plotting.embedding(points, ball, ax=ax, s=(40 * shrink).clamp(min=0.4).tolist())
+    path = plotting.save(figure, args.output)
+    plt.close(figure)
+    print(
+        f"{len(points)} nodes, edges of length {length:.4g}, c = {args.curvature:g}: worst distortion {worst:.4f},"
+        f" average {average:.4f}; {path}"
+    )
+
+
+def _unit(angle: Tensor) -> Tensor:
+    return torch.stack([angle.cos(), angle.sin()], -1)
+
+
+def _checked(args: argparse.Namespace) -> tuple[PoincareBall, float]:
+    """The ball and the length of the edges."""
+    if args.branching < 2 or args.depth < 1:
+        raise ValueError(
+            f"--branching must be at least 2 and --depth at least 1, got {args.branching} and {args.depth};"
+            " the defaults are 3 and 5."
+        )
+    if not args.curvature > 0:
+        raise ValueError(f"--curvature must be positive, got {args.curvature:g}; the disc has the radius 1/sqrt(c).")
+    ball = PoincareBall(args.curvature)
+    length = shortest_edge(args.branching, ball) if args.edge_length is None else args.edge_length
+    if not length > 0:
+        raise ValueError(f"--edge-length must be positive, got {length:g}; leave it out for the shortest sensible one.")
+    # At three quarters of what float64 coordinates can hold, all edges are still right to five digits.
+    reach = 0.75 * ball.reach(torch.float64)
+    if args.depth * length > reach:
+        raise ValueError(
+            f"--depth {args.depth} with --edge-length {length:.4g} reaches a distance of {args.depth * length:.4g},"
+            f" beyond {reach:.4g}; take shorter edges or fewer levels."
+        )
+    nodes = 1 + (args.branching + 1) * sum(args.branching**i for i in range(args.depth))
+    if nodes > MOST_NODES:
+        raise ValueError(
+            f"--branching {args.branching} --depth {args.depth} is a tree of {nodes} nodes, more than {MOST_NODES};"
+            " take fewer levels."
+        )
+    return ball, length
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--branching", type=int, default=3, help="children of a node; the root has one more")
+    options.add_argument("--depth", type=int, default=5, help="edges between the root and a leaf")
+    options.add_argument("--edge-length", type=float, help="default: the shortest with which branches do not meet")
+    options.add_argument("--curvature", type=float, default=1.0, help="c > 0; the curvature is -c")
+    options.add_argument("--output", type=Path, default=Path("tree_embedding.png"), help="file to write")
+    return options
+
+
+if __name__ == "__main__":
+    try:
+        main(parser().parse_args())
+    except (ValueError, OSError) as error:
+        sys.exit(f"tree_embedding.py: error: {error}")

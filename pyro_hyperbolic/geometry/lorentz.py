@@ -1,0 +1,177 @@
+"""The hyperboloid as an object."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyro_hyperbolic.geometry import lorentz_math as lm
+from pyro_hyperbolic.geometry.frechet import frechet_mean
+from pyro_hyperbolic.geometry.manifold import Manifold, as_number
+from pyro_hyperbolic.ops.checks import inspectable
+from pyro_hyperbolic.ops.special import dot
+from pyro_hyperbolic.ops.tolerances import hyperboloid_tolerance
+
+
+class Lorentz(Manifold):
+    r"""The hyperboloid :math:`-x_0^2 + |x_s|^2 = -1/c`, :math:`x_0 > 0`, in Minkowski space.
+
+    The same space as :class:`PoincareBall`, in coordinates that reach distance :math:`87/\sqrt c` in float32 and
+    :math:`708/\sqrt c` in float64. Points and tangent vectors are ``(..., d + 1)``; conventions of curvature, measure
+    and shapes are those of the ball, and :meth:`to_poincare` and :meth:`from_poincare` are isometries. An operation
+    that looks back from a far point (:meth:`logmap`, ``log_prob`` of a point that the law did not draw) loses
+    :math:`e^{2\sqrt{c}\,d(0, x)}` in relative precision at most.
+
+    :param c: minus the curvature, a float or a 0-dim tensor, ``c > 0``.
+
+    >>> h = Lorentz(c=1.0)
+    >>> x = h.from_normal_coords(None, torch.tensor([60.0, 0.0]))
+    >>> h.dist0(x)
+    tensor(60.)
+    """
+
+    def __init__(self, c: float | Tensor = 1.0) -> None:
+        super().__init__(c)
+        if (not isinstance(c, Tensor) or inspectable(c)) and as_number(self.c) == 0:
+            raise ValueError("c must be positive, got 0: these coordinates have no flat limit; use PoincareBall(0).")
+
+    def intrinsic_dim(self, size: int) -> int:
+        return size - 1
+
+    def ambient_dim(self, dim: int) -> int:
+        return dim + 1
+
+    def origin(self, dim: int, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
+        zero = torch.zeros(dim, dtype=dtype, device=device)
+        return torch.cat([torch.ones_like(zero[:1]) / lm.root(self.c, zero), zero])
+
+    def reach(self, dtype: torch.dtype) -> float:
+        c = as_number(self.c)
+        # The largest coordinate is cosh(sqrt(c) r) / sqrt(c); a factor e is left for what is computed with it.
+        return (math.log(torch.finfo(dtype).max) - 1 + min(0.0, 0.5 * math.log(c))) / math.sqrt(c)
+
+    def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
+        r"""Möbius addition :math:`x \oplus y`, the translation from the origin to ``x`` applied to ``y``."""
+        return lm.from_normal_coords(x, lm.to_normal_coords0(y, self.c), self.c)
+
+    def mobius_scalar_mul(self, t: float | Tensor, x: Tensor) -> Tensor:
+        r""":math:`t \otimes x`, the point at ``t`` times the distance of ``x`` from the origin."""
+        return lm.from_normal_coords0(_as_factor(t) * lm.to_normal_coords0(x, self.c), self.c)
+
+    def mobius_matvec(self, m: Tensor, x: Tensor) -> Tensor:
+        r""":math:`\exp_0(M \log_0 x)` for a matrix ``(..., k, d)``."""
+        return lm.from_normal_coords0(torch.einsum("...od,...d->...o", m, lm.to_normal_coords0(x, self.c)), self.c)
+
+    def gyration(self, a: Tensor, b: Tensor, u: Tensor) -> Tensor:
+        r"""The rotation :math:`\operatorname{gyr}[a, b]` of a tangent vector ``u`` at the origin, or of a point."""
+        return lm.gyration(a, b, u, self.c)
+
+    def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """Riemannian inner product of tangent vectors at ``x``: their Minkowski product, without its cancellation."""
+        return dot(self.coframe(x, u), self.coframe(x, v))
+
+    def norm(self, x: Tensor, u: Tensor) -> Tensor:
+        """Riemannian norm of a tangent vector at ``x``."""
+        return lm.safe_norm(self.coframe(x, u)).squeeze(-1)
+
+    def frame(self, x: Tensor, v: Tensor) -> Tensor:
+        return lm.frame(x, v, self.c)
+
+    def coframe(self, x: Tensor, u: Tensor) -> Tensor:
+        """Components ``(..., d)`` of the tangent vector ``u`` at ``x``, the inverse of :meth:`frame`."""
+        return lm.coframe(x, u, self.c)
+
+    def expmap(self, x: Tensor, v: Tensor) -> Tensor:
+        """Exponential map of the tangent vector ``v`` at ``x``.
+
+        Far out use :meth:`from_normal_coords`: rounding hides the length of a vector whose coordinates are large.
+        """
+        return lm.from_normal_coords(x, self.coframe(x, v), self.c)
+
+    def logmap(self, x: Tensor, y: Tensor) -> Tensor:
+        """Logarithm map, the inverse of :meth:`expmap`."""
+        return self.frame(x, self.to_normal_coords(x, y))
+
+    def expmap0(self, v: Tensor) -> Tensor:
+        """Exponential map of the tangent vector ``v``, with time component 0, at the origin."""
+        return lm.from_normal_coords0(lm.space(v), self.c)
+
+    def logmap0(self, y: Tensor) -> Tensor:
+        """Logarithm map at the origin."""
+        v = lm.to_normal_coords0(y, self.c)
+        return torch.cat([torch.zeros_like(v[..., :1]), v], -1)
+
+    def from_normal_coords(self, x: Tensor | None, v: Tensor) -> Tensor:
+        if x is None:
+            return lm.from_normal_coords0(v, self.c)
+        return lm.from_normal_coords(x, v, self.c)
+
+    def to_normal_coords(self, x: Tensor | None, y: Tensor) -> Tensor:
+        if x is None:
+            return lm.to_normal_coords0(y, self.c)
+        return lm.to_normal_coords(x, y, self.c)
+
+    def dist(self, x: Tensor, y: Tensor) -> Tensor:
+        """Geodesic distance; its derivative at ``x = y`` is taken as 0."""
+        return lm.dist(x, y, self.c)
+
+    def dist0(self, x: Tensor) -> Tensor:
+        """Distance to the origin."""
+        return lm.dist0(x, self.c)
+
+    def pairwise_dist(self, x: Tensor, y: Tensor) -> Tensor:
+        return lm.pairwise_dist(x, y, self.c)
+
+    def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        """Parallel transport of ``v`` along the geodesic from ``x`` to ``y``."""
+        return lm.transp(x, y, v, self.c)
+
+    def transp0(self, y: Tensor, v: Tensor) -> Tensor:
+        """Parallel transport of ``v``, with time component 0, from the origin to ``y``."""
+        return self.frame(y, lm.space(v))
+
+    def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The point reached at time ``t`` on the geodesic with ``x`` at 0 and ``y`` at 1."""
+        return self.from_normal_coords(x, _as_factor(t) * self.to_normal_coords(x, y))
+
+    def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
+        r"""Distance to the hyperplane :math:`\{\langle x, a\rangle_L = 0\}`, ``a`` a tangent vector at ``p``.
+
+        For many planes at once give ``x`` as ``(N, 1, d + 1)`` and the planes as ``(M, d + 1)``: the result ``(N, M)``
+        comes from one matrix product. Point and plane may be far from the origin, but not both: the product is as
+        large as :math:`e^{\sqrt{c}\,(d(0, x) + d(0, p))}`.
+        """
+        return lm.dist2plane(x, p, a, self.c, signed)
+
+    def frechet_mean(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Weighted Fréchet mean; see :func:`~pyro_hyperbolic.geometry.frechet_mean`."""
+        return frechet_mean(self, x, weights)
+
+    def projx(self, x: Tensor) -> Tensor:
+        """The point with the same space part."""
+        return lm.lift(lm.space(x), self.c)
+
+    def contains(self, x: Tensor) -> Tensor:
+        """Which points satisfy the equation of the hyperboloid to rounding; ``False`` for ``nan`` and ``inf``."""
+        x0 = lm.time(x)
+        error = (self.projx(x)[..., :1] - x0).abs()
+        return ((x0 > 0) & (x0 < math.inf) & (error <= hyperboloid_tolerance(x.dtype) * x0)).squeeze(-1)
+
+    def log_volume_element(self, x: Tensor) -> Tensor:
+        r""":math:`-\log(\sqrt{c}\,x_0)`: with respect to Lebesgue measure of the space part :math:`x_s`."""
+        return -torch.log(lm.root(self.c, x) * x[..., 0])
+
+    def to_poincare(self, x: Tensor) -> Tensor:
+        """The same point of ``PoincareBall(c)``, ``(..., d)``; the outermost one where the ball's coordinates end."""
+        return lm.to_ball(x, self.c)
+
+    def from_poincare(self, b: Tensor) -> Tensor:
+        """The point of the hyperboloid that is ``b`` in ``PoincareBall(c)``; ``nan`` for a point outside."""
+        return lm.from_ball(b, self.c)
+
+
+def _as_factor(t: float | Tensor) -> float | Tensor:
+    """A number per point as a factor of its coordinates."""
+    return t.unsqueeze(-1) if isinstance(t, Tensor) else t

@@ -1,0 +1,73 @@
+"""Files that are complete or not there: checkpoints and records of long jobs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# What reading a truncated file, or one that is something else, raises.
+_DAMAGE = (OSError, RuntimeError, EOFError, LookupError, TypeError, AttributeError, pickle.UnpicklingError)
+
+
+def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write ``state`` together with the state of torch's random generators, atomically.
+
+    :param state: tensors, numbers, strings and containers of them: what ``torch.load(weights_only=True)`` reads.
+    :param path: where to; a checkpoint that is there already is replaced once the new one is on the disk.
+    """
+    rng = {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []}
+    _write(Path(path), lambda partial: torch.save({"state": state, "rng": rng}, partial))
+
+
+def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu") -> dict[str, Any]:
+    """Read a checkpoint and set torch's random generators to where they were.
+
+    :returns: the ``state`` that was saved.
+    """
+    try:
+        payload = torch.load(path, map_location=map_location, weights_only=True)
+        state, rng = payload["state"], payload["rng"]
+        cpu, cuda = rng["cpu"].cpu(), [t.cpu() for t in rng["cuda"]]
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        raise
+    except _DAMAGE as error:
+        raise ValueError(f"{path} is not a checkpoint of this package, or is damaged ({error}); delete it.") from error
+    torch.set_rng_state(cpu)
+    if cuda and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(cuda)
+    return state
+
+
+def save_json(value: Any, path: str | os.PathLike[str]) -> None:
+    """Write ``value`` as JSON, atomically; a number that is not finite, which JSON lacks, as null."""
+    text = json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
+    _write(Path(path), lambda partial: partial.write_text(text))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write(path: Path, write: Callable[[Path], Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, so that the renaming is one step of the file system; under one name, so that what a killed
+    # process left is overwritten.
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        write(partial)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

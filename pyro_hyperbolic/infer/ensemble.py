@@ -1,0 +1,298 @@
+"""Many members trained in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyro
+import torch
+from pyro.infer import ELBO
+from pyro.optim import PyroOptim
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from pyro_hyperbolic.infer.fast_svi import NaNWatch, aside, signature, split_tensors
+from pyro_hyperbolic.infer.functional import (
+    OutOfPlaceRandom,
+    Parameters,
+    Program,
+    captured_parameters,
+    compile_function,
+)
+from pyro_hyperbolic.infer.graphs import CapturedStep
+from pyro_hyperbolic.infer.marginal import iwae_estimates, log_weights
+from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
+from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
+
+_EQUAL = 1e-3  # relative difference of a member's loss in the ensemble and alone, given the same noise
+
+
+class EnsembleSVI:
+    r"""Trains ``E`` pairs of programs of the same structure in one step.
+
+    The members' parameters are stacked, and each member's own become views of the stack: every member stays an ordinary
+    module that is always current, and can be used, saved and evaluated by itself. Members may differ in the values of
+    their parameters and buffers (seeds, curvatures, prior scales), not in Python attributes: the first step
+    compares each member's loss in the ensemble with its loss alone and names a member that differs. Gradients,
+    clipping and the optimiser act on each member apart, so that one that diverges does not disturb the others.
+
+    :param members: pairs ``(model, guide)`` of modules, or of methods of modules.
+    :param optim: as for :class:`FastSVI`.
+    :param loss: as for :class:`FastSVI`.
+    :param learning_rates: a learning rate per member, ``(E,)``, to start from; by default that of ``optim`` for all.
+        For optimisers whose step is proportional to it.
+    :param capture: capture the step in a CUDA graph; by default on a CUDA device.
+    :param compile: compile the loss and the gradient of all members together.
+    :param randomness: ``"different"`` noise for each member, or the ``"same"`` for all.
+
+    >>> from pyro_hyperbolic import PoincareBall
+    >>> from pyro_hyperbolic.models import HyperbolicVAE
+    >>> vaes = [HyperbolicVAE(PoincareBall(c), 2, 5, hidden_dim=8, likelihood="normal") for c in (0.1, 1.0)]
+    >>> svi = EnsembleSVI([(v.model, v.guide) for v in vaes], pyro.optim.Adam({"lr": 1e-3}), pyro.infer.Trace_ELBO())
+    >>> svi.step(torch.randn(10, 5), shared=True).shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        members: Sequence[tuple[Program, Program]],
+        optim: PyroOptim | Factory,
+        loss: ELBO | TensorLoss,
+        *,
+        learning_rates: Tensor | None = None,
+        capture: bool | None = None,
+        compile: bool = False,
+        randomness: str = "different",
+    ) -> None:
+        if not members:
+            raise ValueError("members must hold at least one pair of model and guide.")
+        if randomness not in ("different", "same"):
+            raise ValueError(f"randomness must be 'different' or 'same', got {randomness!r}.")
+        if learning_rates is not None and learning_rates.shape != (len(members),):
+            raise ValueError(f"learning_rates must have shape ({len(members)},), got {tuple(learning_rates.shape)}.")
+        self.members = list(members)
+        self.optim = optim
+        self.loss = tensor_loss(loss)
+        self.learning_rates = learning_rates
+        self.capture, self.compile, self.randomness = capture, compile, randomness
+        self.steps = 0
+        self.parameters: dict[str, Tensor] = {}
+        self.buffers: dict[str, Tensor] = {}
+        self._template: Parameters | None = None
+        self._optimiser: OneOptimiser | None = None
+        self._pending: dict[str, Any] | None = None
+        self._ratio: Tensor | None = None
+        self._functions: dict[Any, Callable[..., Any]] = {}
+        self._captured: dict[Any, CapturedStep] = {}
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def step(self, *args: Any, shared: bool = False, **kwargs: Any) -> Tensor:
+        """One gradient step of every member; the losses ``(E,)``.
+
+        :param args: tensors with a leading dimension over members, or, with ``shared``, the same for all.
+        """
+        if self._optimiser is None:
+            self._set_up(args, kwargs, shared)
+        if self._capturing:
+            key = shared, signature(args, kwargs)
+            if key not in self._captured:
+                options = kwargs | {"shared": shared}
+                self._captured[key] = CapturedStep(self._step, args, options, self._state_tensors())
+            losses = self._captured[key].replay(args, kwargs | {"shared": shared})
+        else:
+            losses = self._step(*args, shared=shared, **kwargs)
+        self.steps += 1
+        self._watch.see(losses, self.steps)
+        return losses
+
+    def evaluate_loss(self, *args: Any, shared: bool = False, **kwargs: Any) -> Tensor:
+        """The losses ``(E,)`` without a step."""
+        if self._optimiser is None:
+            self._set_up(args, kwargs, shared)
+        return self._evaluate(args, kwargs, shared, self.randomness)
+
+    @torch.no_grad()
+    def log_marginal_likelihood(self, data: Tensor, num_samples: int = 5000, chunk: int = 8192, **options: Any) -> Any:
+        """IWAE estimates ``(E, N)`` of data that all members share; see :func:`log_marginal_likelihood`.
+
+        :param chunk: how many triples of a member, a datum and a sample are held at a time.
+        """
+        if self._optimiser is None:
+            raise ValueError("evaluate members after the first step, or each by itself.")
+        template, (model, guide) = self._parts()
+
+        def weights(batch: tuple[Tensor, ...], count: int) -> Tensor:
+            def one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+                with template.replaced(values, buffers):
+                    return log_weights(model, guide, batch, {}, count)
+
+            with pyro.validation_enabled(False):
+                return vmap(one, randomness="different")(self._detached(), self.buffers).transpose(0, 1)
+
+        return iwae_estimates(weights, (data,), num_samples, max(1, chunk // len(self)), **options)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters of all members, optimiser, schedule and step."""
+        if self._optimiser is None:
+            raise ValueError("there is no state before the first step.")
+        tensors = {name: t.detach().clone() for name, t in self.parameters.items()}
+        return {"parameters": tensors, "optimiser": self._optimiser.state_dict(), "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state; before the first step it is applied as soon as the parameters are known."""
+        self._pending = state
+        if self._optimiser is not None:
+            self._apply_pending(self._optimiser)
+
+    @property
+    def _capturing(self) -> bool:
+        return self._device.type == "cuda" if self.capture is None else self.capture
+
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self.parameters.values())).device
+
+    def _parts(self) -> tuple[Parameters, tuple[Program, Program]]:
+        assert self._template is not None
+        return self._template, self.members[0]
+
+    def _detached(self) -> dict[str, Tensor]:
+        return {name: t.detach() for name, t in self.parameters.items()}
+
+    def _set_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
+        found = []
+        for i, (model, guide) in enumerate(self.members):
+            own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
+            with aside(), pyro.get_param_store().scope(), captured_parameters(model, guide) as result:
+                self.loss(model, guide, *own_args, **own_kwargs)
+            found.append(result["parameters"])
+        self._check_structure(found)
+        self._template = found[0]
+        for name in found[0].tensors:
+            stack = torch.stack([other.tensors[name].detach() for other in found])
+            self.parameters[name] = stack.requires_grad_()
+            for i, other in enumerate(found):
+                other.tensors[name].data = stack.data[i]
+        for name, first in found[0].buffers.items():
+            if any(not torch.equal(first, other.buffers[name]) for other in found):
+                self.buffers[name] = torch.stack([other.buffers[name] for other in found])
+        # A step that is refused leaves no optimiser behind, so that the next one is checked again.
+        self._check_members(args, kwargs, shared)
+        optimiser = OneOptimiser(self.optim, self.parameters, found[0].names, self._capturing, stacked=True)
+        self._watch = NaNWatch(self._device)
+        if self.learning_rates is not None:
+            group = optimiser.torch.param_groups[0]
+            self._ratio = self.learning_rates.to(self._device) / group.get("initial_lr", group["lr"])
+        if self._pending is not None:
+            self._apply_pending(optimiser)
+        self._optimiser = optimiser
+
+    @staticmethod
+    def _check_structure(found: list[Parameters]) -> None:
+        if not found[0].tensors:
+            raise ValueError("the members have no parameters; use PyroModules, or register modules with pyro.module.")
+        seen: set[int] = set()
+        for i, member in enumerate(found):
+            if member.shapes() != found[0].shapes():
+                raise ValueError(f"member {i} has other parameters or buffers than member 0; all must be alike.")
+            if member.without_module():
+                raise ValueError(
+                    f"member {i} has the parameters {member.without_module()} in Pyro's store, which all members would"
+                    " share; make them parameters of a module."
+                )
+            own = {id(t) for t in member.tensors.values()}
+            if own & seen:
+                raise ValueError(f"member {i} shares parameters with another member; give each a module of its own.")
+            seen |= own
+
+    def _check_members(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
+        with aside():
+            seed = torch.initial_seed()
+            torch.manual_seed(seed)
+            together = self._evaluate(args, kwargs, shared, "same")
+            for i, (model, guide) in enumerate(self.members):
+                own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
+                torch.manual_seed(seed)
+                with pyro.get_param_store().scope(), OutOfPlaceRandom():
+                    alone = self.loss(model, guide, *own_args, **own_kwargs)
+                if not torch.allclose(together[i].double(), alone.double(), _EQUAL, _EQUAL, equal_nan=True):
+                    raise ValueError(
+                        f"member {i} has loss {alone.item():.6g} alone but {together[i].item():.6g} in the ensemble: it"
+                        " differs from member 0 in something that is neither a parameter nor a buffer; make it one."
+                    )
+
+    @staticmethod
+    def _slice(args: tuple[Any, ...], kwargs: dict[str, Any], i: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        inputs, rebuild = split_tensors(args, kwargs)
+        return rebuild([t[i] for t in inputs])
+
+    def _apply_pending(self, optimiser: OneOptimiser) -> None:
+        assert self._pending is not None
+        saved = self._pending["parameters"]
+        if {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in self.parameters.items()}:
+            raise ValueError("the state belongs to an ensemble of other members.")
+        with torch.no_grad():
+            for name, tensor in self.parameters.items():
+                tensor.copy_(saved[name])
+        optimiser.load_state_dict(self._pending["optimiser"])
+        self.steps = self._pending["steps"]
+        self._pending = None
+        # A captured graph writes to the state it was captured with.
+        self._captured.clear()
+
+    def _member_loss(self, rebuild: Callable[..., Any]) -> Callable[..., Tensor]:
+        template, (model, guide) = self._parts()
+
+        def loss(values: dict[str, Tensor], buffers: dict[str, Tensor], inputs: list[Tensor]) -> Tensor:
+            args, kwargs = rebuild(inputs)
+            with template.replaced(values, buffers):
+                return self.loss(model, guide, *args, **kwargs)
+
+        return loss
+
+    @torch.no_grad()
+    def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool, randomness: str) -> Tensor:
+        inputs, rebuild = split_tensors(args, kwargs)
+        function = vmap(self._member_loss(rebuild), in_dims=(0, 0, None if shared else 0), randomness=randomness)
+        with pyro.validation_enabled(False):
+            return function(self._detached(), self.buffers, inputs)
+
+    def _step(self, *args: Any, shared: bool, **kwargs: Any) -> Tensor:
+        assert self._optimiser is not None
+        inputs, rebuild = split_tensors(args, kwargs)
+        values = self._detached()
+        key = shared, signature(args, kwargs)
+        if key not in self._functions:
+            function = vmap(
+                grad_and_value(self._member_loss(rebuild)),
+                in_dims=(0, 0, None if shared else 0),
+                randomness=self.randomness,
+            )
+            if self.compile:
+                function = compile_function(function, values, self.buffers, inputs)
+            self._functions[key] = function
+        with pyro.validation_enabled(False):
+            gradients, losses = self._functions[key](values, self.buffers, inputs)
+        for name, tensor in self.parameters.items():
+            tensor.grad = gradients[name].contiguous()
+        before = None if self._ratio is None else [t.detach().clone() for t in self.parameters.values()]
+        self._optimiser.step()
+        if before is not None:
+            self._rescale(before)
+        return losses
+
+    @torch.no_grad()
+    def _rescale(self, before: list[Tensor]) -> None:
+        """Scale every member's step to its own learning rate; a schedule acts on all of them."""
+        assert self._ratio is not None
+        for old, tensor in zip(before, self.parameters.values(), strict=True):
+            factor = self._ratio.to(tensor.dtype).reshape(-1, *[1] * (tensor.dim() - 1))
+            tensor.copy_(torch.lerp(old, tensor, factor))
+
+    def _state_tensors(self) -> list[Tensor]:
+        assert self._optimiser is not None
+        state = [v for s in self._optimiser.torch.state.values() for v in s.values() if isinstance(v, Tensor)]
+        return list(self.parameters.values()) + state

@@ -1,0 +1,219 @@
+"""A pair of Pyro programs as a function of its parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyro
+import pyro.poutine as poutine
+import torch
+from pyro.params.param_store import normalize_param_name
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+from torch.distributions import constraints, transform_to
+from torch.overrides import TorchFunctionMode
+
+Program = Callable[..., Any]
+
+
+class Parameters:
+    """The parameters of a pair of programs, found by running it once.
+
+    :ivar tensors: the unconstrained leaves by name, in the form of ``nn.Module.named_parameters``.
+    :ivar names: the name by which Pyro's optimisers know each of them; of those of a shared parameter it is the last.
+    :ivar buffers: the buffers of the modules that belong to the programs.
+    """
+
+    def __init__(self, sites: dict[str, dict[str, Any]], roots: list[nn.Module]) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.names: dict[str, str] = {}
+        self.buffers: dict[str, Tensor] = {}
+        self._owners: dict[str, list[tuple[nn.Module, str]]] = {}
+        self._buffer_owners: dict[str, tuple[nn.Module, str]] = {}
+        self._sites: dict[str, tuple[str, Any]] = {}
+        owners: dict[int, list[tuple[nn.Module, str]]] = {}
+        modules = {id(m): m for root in roots for m in root.modules()}
+        for i, module in enumerate(modules.values()):
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    owners.setdefault(id(parameter), []).append((module, name))
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    self.buffers[f"{i}.{name}"] = buffer
+                    self._buffer_owners[f"{i}.{name}"] = module, name
+        keys: dict[int, str] = {}
+        for name, site in sites.items():
+            leaf = _leaf(site["value"])
+            key = keys.setdefault(id(leaf), normalize_param_name(name))
+            self.tensors[key] = leaf
+            self.names[key] = pyro.get_param_store().param_name(leaf) or name
+            self._sites[name] = key, _constraint(name, site)
+            if id(leaf) in owners:
+                self._owners[key] = owners[id(leaf)]
+
+    def without_module(self) -> list[str]:
+        """Names of the parameters that live in Pyro's store alone."""
+        return [name for name, tensor in self.tensors.items() if not isinstance(tensor, nn.Parameter)]
+
+    def shapes(self) -> dict[str, torch.Size]:
+        """Shapes of all parameters and buffers: what programs of the same structure share."""
+        return {name: t.shape for name, t in (self.tensors | self.buffers).items()}
+
+    def only_these(self) -> Messenger:
+        """Refuse, while it is open, a parameter that is not among these: no optimiser would step it."""
+        return _OnlyThese(self.tensors)
+
+    @contextlib.contextmanager
+    def replaced(self, values: dict[str, Tensor], buffers: dict[str, Tensor] | None = None) -> Iterator[None]:
+        """Run programs with these values in the place of the parameters, and of the buffers that are given.
+
+        Nothing reaches Pyro's parameter store.
+        """
+        orphans = [name for name, (key, _) in self._sites.items() if "$$$" in name and key not in self._owners]
+        if orphans:
+            raise ValueError(
+                f"parameter {orphans[0]!r} belongs to a module that was not found; call pyro.module by that name, not"
+                " one imported from pyro."
+            )
+        swaps: list[tuple[Any, str, Tensor]] = [
+            (m._parameters, name, values[key]) for key, owners in self._owners.items() for m, name in owners
+        ]
+        for key, value in (buffers or {}).items():
+            module, name = self._buffer_owners[key]
+            swaps.append((module._buffers, name, value))
+        kept = [(table, name, table[name]) for table, name, _ in swaps]
+        try:
+            for table, name, value in swaps:
+                table[name] = value
+            answers = {name: (values[key], constraint) for name, (key, constraint) in self._sites.items()}
+            with _AnswerParams(answers), OutOfPlaceRandom(), _module_function(lambda name, module, *_, **__: module):
+                yield
+        finally:
+            for table, name, original in kept:
+                table[name] = original
+
+
+@contextlib.contextmanager
+def captured_parameters(*programs: Program) -> Iterator[dict[str, Any]]:
+    """While the context is open, programs are run as usual; on exit ``result["parameters"]`` holds what they used."""
+    roots = [root for program in programs for root in _modules_of(program)]
+    result: dict[str, Any] = {}
+    original = pyro.module
+
+    def module(name: str, nn_module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        roots.append(nn_module)
+        return original(name, nn_module, *args, **kwargs)
+
+    with _module_function(module), poutine.trace(param_only=True) as capture:
+        yield result
+    result["parameters"] = Parameters(dict(capture.trace.nodes), roots)
+
+
+def _modules_of(program: Program) -> list[nn.Module]:
+    if isinstance(program, nn.Module):
+        return [program]
+    if isinstance(program, functools.partial):
+        return _modules_of(program.func)
+    owner = getattr(program, "__self__", None)
+    return [owner] if isinstance(owner, nn.Module) else []
+
+
+@contextlib.contextmanager
+def _module_function(function: Callable[..., nn.Module]) -> Iterator[None]:
+    """Another function in the place of ``pyro.module``, by which plain functions register their modules.
+
+    It notes them when the programs first run. A module that runs on other tensors has nothing to register.
+    """
+    original = pyro.module
+    pyro.module = function
+    try:
+        yield
+    finally:
+        pyro.module = original
+
+
+def _leaf(value: Tensor) -> Tensor:
+    return value.unconstrained() if hasattr(value, "unconstrained") else value
+
+
+def _constraint(name: str, site: dict[str, Any]) -> Any:
+    known = pyro.get_param_store()._constraints.get(name)
+    return site["kwargs"].get("constraint", constraints.real) if known is None else known
+
+
+def _unknown(name: str) -> ValueError:
+    return ValueError(
+        f"parameter {name!r} was not used when the program first ran; create all parameters there, or"
+        " use pyro.infer.SVI."
+    )
+
+
+class _OnlyThese(Messenger):
+    """Passes every ``pyro.param`` whose tensor is known."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.known = {id(t) for t in tensors.values()}
+
+    def _pyro_post_param(self, msg: Any) -> None:
+        if id(_leaf(msg["value"])) not in self.known:
+            raise _unknown(msg["name"])
+
+
+class _AnswerParams(Messenger):
+    """Answers every ``pyro.param`` with the value given for its name."""
+
+    def __init__(self, answers: dict[str, tuple[Tensor, Any]]) -> None:
+        super().__init__()
+        self.answers = answers
+
+    def _pyro_param(self, msg: Any) -> None:
+        if msg["name"] not in self.answers:
+            raise _unknown(msg["name"])
+        tensor, constraint = self.answers[msg["name"]]
+        msg["value"] = tensor if constraint is constraints.real else transform_to(constraint)(tensor)
+        msg["done"] = True
+
+
+class OutOfPlaceRandom(TorchFunctionMode):
+    """torch.distributions draws some noise in place, which ``vmap`` refuses; draw it out of place."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        draw = _OUT_OF_PLACE.get(func)
+        return func(*args, **kwargs) if draw is None else draw(*args, **kwargs)
+
+
+def _normal(t: Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> Tensor:
+    return torch.randn(t.shape, dtype=t.dtype, device=t.device) * std + mean
+
+
+def _uniform(t: Tensor, low: float = 0.0, high: float = 1.0, **options: Any) -> Tensor:
+    low, high = options.get("from", low), options.get("to", high)
+    return torch.rand(t.shape, dtype=t.dtype, device=t.device) * (high - low) + low
+
+
+def _exponential(t: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
+    return -torch.log1p(-torch.rand(t.shape, dtype=t.dtype, device=t.device)) / lambd
+
+
+_OUT_OF_PLACE: dict[Any, Callable[..., Tensor]] = {
+    torch.Tensor.normal_: _normal,
+    torch.Tensor.uniform_: _uniform,
+    torch.Tensor.exponential_: _exponential,
+}
+
+
+def compile_function(function: Callable[..., Any], *inputs: Any) -> Callable[..., Any]:
+    """``function`` traced on these inputs and compiled; of one shape, with all its Python run once.
+
+    Dynamo cannot read a Pyro program (its handlers are context managers); tracing runs it.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx  # half a second, which only those who compile should pay
+
+    with pyro.validation_enabled(False):
+        graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+    return torch.compile(graph, fullgraph=True, dynamic=False)

@@ -1,0 +1,113 @@
+"""Pyro's ELBOs as tensors: no host synchronisation, no branch on data.
+
+``Trace_ELBO`` and its relatives read every term on the host (``.item()``) and test it for ``nan``; neither can be done
+under ``vmap``, in a traced program or in a captured CUDA graph. The functions here run the same traces and sum
+the same terms, for guides whose every site is reparametrised; then the gradient of the sum is the one that Pyro forms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro.distributions.util import is_identically_zero, scale_and_mask
+from pyro.infer import ELBO, RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.util import get_dependent_plate_dims, torch_sum
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+TensorLoss = Callable[..., Tensor]
+
+
+def tensor_loss(loss: ELBO | TensorLoss) -> TensorLoss:
+    """A function ``(model, guide, *args, **kwargs) -> 0-dim tensor`` that equals the loss of ``loss``.
+
+    :param loss: one of Pyro's ``Trace_ELBO``, ``TraceMeanField_ELBO`` and ``RenyiELBO``, with any number of particles,
+        or a function with that signature, which is taken as it is.
+    """
+    if not isinstance(loss, ELBO):
+        if callable(loss):
+            return loss
+        raise ValueError(f"loss must be an ELBO or a function, got {loss!r}.")
+    if type(loss) not in _LOSSES:
+        names = ", ".join(sorted(t.__name__ for t in _LOSSES))
+        raise ValueError(f"loss must be one of {names}, got {type(loss).__name__}; use pyro.infer.SVI for that loss.")
+    terms = _LOSSES[type(loss)]
+
+    def evaluate(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+        return terms(loss, list(loss._get_traces(model, guide, args, kwargs)))
+
+    return evaluate
+
+
+def _trace(loss: Trace_ELBO, traces: list[tuple[Any, Any]]) -> Tensor:
+    total: Any = 0.0
+    for model_trace, guide_trace in traces:
+        for site in _samples(model_trace):
+            total = total - site["log_prob_sum"]
+        for site in _samples(guide_trace):
+            _check_reparametrised(site)
+            total = total + site["log_prob_sum"]
+    return total / loss.num_particles
+
+
+def _mean_field(loss: TraceMeanField_ELBO, traces: list[tuple[Any, Any]]) -> Tensor:
+    total: Any = 0.0
+    for model_trace, guide_trace in traces:
+        for site in _samples(model_trace):
+            if site["is_observed"]:
+                total = total - site["log_prob_sum"]
+                continue
+            guide_site = guide_trace.nodes[site["name"]]
+            _check_reparametrised(guide_site)
+            try:
+                kl = kl_divergence(guide_site["fn"], site["fn"])
+                total = total + scale_and_mask(kl, scale=guide_site["scale"], mask=guide_site["mask"]).sum()
+            except NotImplementedError:
+                total = total - site["log_prob_sum"] + guide_site["log_prob_sum"]
+        for site in _samples(guide_trace):
+            if site["name"] not in model_trace.nodes:
+                _check_reparametrised(site)
+                total = total + site["log_prob_sum"]
+    return total / loss.num_particles
+
+
+def _renyi(loss: RenyiELBO, traces: list[tuple[Any, Any]]) -> Tensor:
+    particles = []
+    for model_trace, guide_trace in traces:
+        sum_dims = get_dependent_plate_dims(model_trace.nodes.values())
+        log_weight: Any = 0.0
+        for site in _samples(model_trace):
+            log_weight = log_weight + torch_sum(site["log_prob"], sum_dims)
+        for site in _samples(guide_trace):
+            _check_reparametrised(site)
+            log_weight = log_weight - torch_sum(site["log_prob"], sum_dims)
+        particles.append(log_weight)
+    vectorised = loss.vectorize_particles and loss.num_particles > 1
+    log_weights = particles[0] if vectorised else torch.stack(particles)
+    power = 1.0 - loss.alpha
+    log_mean = torch.logsumexp(power * log_weights, 0) - math.log(loss.num_particles)
+    return -log_mean.sum() / power
+
+
+_LOSSES: dict[type[ELBO], Callable[..., Tensor]] = {
+    Trace_ELBO: _trace,
+    TraceMeanField_ELBO: _mean_field,
+    RenyiELBO: _renyi,
+}
+
+
+def _samples(trace: Any) -> list[dict[str, Any]]:
+    return [site for site in trace.nodes.values() if site["type"] == "sample"]
+
+
+def _check_reparametrised(site: dict[str, Any]) -> None:
+    if site["infer"].get("enumerate") or site["infer"].get("_enumerate_dim") is not None:
+        raise ValueError(f"site {site['name']!r} is enumerated; use pyro.infer.SVI with TraceEnum_ELBO.")
+    if not is_identically_zero(site["score_parts"].score_function):
+        raise ValueError(
+            f"site {site['name']!r} is drawn from {type(site['fn']).__name__}, which is not reparametrised, so its"
+            " gradient needs a score function; use pyro.infer.SVI, or a reparametrised law."
+        )

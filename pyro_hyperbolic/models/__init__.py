@@ -1,0 +1,25 @@
+"""Pyro programs: auto-encoders for data and for graphs, and a classifier on their embeddings."""
+
+from pyro_hyperbolic.models.classifier import EmbeddingClassifier
+from pyro_hyperbolic.models.latent import LAWS, EuclideanLatent, HyperbolicLatent, Latent
+from pyro_hyperbolic.models.metrics import average_precision, roc_auc
+from pyro_hyperbolic.models.vae import LIKELIHOODS, VAE, EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic.models.vgae import VGAE, EuclideanVGAE, HyperbolicVGAE, edge_log_odds
+
+__all__ = [
+    "LAWS",
+    "LIKELIHOODS",
+    "VAE",
+    "VGAE",
+    "EmbeddingClassifier",
+    "EuclideanLatent",
+    "EuclideanVAE",
+    "EuclideanVGAE",
+    "HyperbolicLatent",
+    "HyperbolicVAE",
+    "HyperbolicVGAE",
+    "Latent",
+    "average_precision",
+    "edge_log_odds",
+    "roc_auc",
+]

@@ -1,0 +1,140 @@
+"""Latent spaces of the models: their prior, their posterior family and their distances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
+from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.nn import ManifoldModule
+from pyro_hyperbolic.nn.manifold import as_module
+
+LAWS: dict[str, type[WrappedNormal] | type[RiemannianNormal]] = {
+    "wrapped": WrappedNormal,
+    "riemannian": RiemannianNormal,
+}
+"""Priors and posteriors on a manifold, by name."""
+
+POSTERIOR_SCALES = ("diagonal", "isotropic")
+
+
+class Latent(nn.Module):
+    """What the latent spaces share: the size of the parameters and the scale of the prior.
+
+    :param dim: dimension of the space.
+    :param prior_scale: scale of the prior.
+    :param posterior_scale: ``"isotropic"`` or ``"diagonal"``.
+    :param learn_prior_scale: learn the prior's scale as the exponential of a parameter.
+    """
+
+    log_scale: Tensor
+
+    def __init__(self, dim: int, prior_scale: float, posterior_scale: str, learn_prior_scale: bool) -> None:
+        super().__init__()
+        check_choice("posterior_scale", posterior_scale, POSTERIOR_SCALES)
+        if not isinstance(dim, int) or dim < 1:
+            raise ValueError(f"latent_dim must be an integer >= 1, got {dim!r}.")
+        if not (isinstance(prior_scale, (int, float)) and 0 < prior_scale < math.inf):
+            raise ValueError(f"prior_scale must be a positive number, got {prior_scale!r}.")
+        self.dim = dim
+        self.scale_dim = 1 if posterior_scale == "isotropic" else dim
+        log_scale = torch.tensor(math.log(prior_scale))
+        if learn_prior_scale:
+            self.log_scale = nn.Parameter(log_scale)
+        else:
+            self.register_buffer("log_scale", log_scale)
+
+    def prior(self) -> Any:
+        """The law p(z) of one latent."""
+        raise NotImplementedError
+
+    def posterior(self, loc: Tensor, scale: Tensor) -> Any:
+        """The law q(z | x) from an encoder's Euclidean location and positive scale."""
+        raise NotImplementedError
+
+    def dist(self, x: Tensor, y: Tensor) -> Tensor:
+        """Distances of paired points, ``(...)``."""
+        raise NotImplementedError
+
+    def pairwise_dist(self, z: Tensor) -> Tensor:
+        """All distances between points ``(..., N, D)``, as ``(..., N, N)``."""
+        raise NotImplementedError
+
+
+class EuclideanLatent(Latent):
+    """Gaussian prior and posterior, Euclidean distances."""
+
+    def prior(self) -> Any:
+        scale = self.log_scale.exp()
+        return dist.Normal(scale.new_zeros(self.dim), scale).to_event(1)
+
+    def posterior(self, loc: Tensor, scale: Tensor) -> Any:
+        return dist.Normal(loc, scale.expand_as(loc)).to_event(1)
+
+    def dist(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(x - y, dim=-1)
+
+    def pairwise_dist(self, z: Tensor) -> Tensor:
+        return torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+class HyperbolicLatent(Latent):
+    """Hyperbolic normals as prior and posterior, geodesic distances.
+
+    :param manifold: the space; a :class:`~pyro_hyperbolic.nn.ManifoldModule` is shared, not copied.
+    :param prior: a name in :data:`LAWS`.
+    :param posterior: a name in :data:`LAWS`.
+    :param dtype: dtype of the latent arithmetic; that of the network by default.
+    """
+
+    def __init__(
+        self,
+        manifold: Manifold | ManifoldModule,
+        dim: int,
+        prior: str,
+        posterior: str,
+        prior_scale: float,
+        posterior_scale: str,
+        learn_prior_scale: bool,
+        dtype: torch.dtype | None,
+    ) -> None:
+        check_choice("prior", prior, LAWS)
+        check_choice("posterior", posterior, LAWS)
+        if posterior_scale == "diagonal" and posterior != "wrapped":
+            raise ValueError(f"posterior_scale 'diagonal' needs posterior 'wrapped', got posterior {posterior!r}.")
+        if dtype is not None and not dtype.is_floating_point:
+            raise ValueError(f"latent_dtype must be a floating dtype or None, got {dtype}.")
+        super().__init__(dim, prior_scale, posterior_scale, learn_prior_scale)
+        self.manifold = as_module(manifold)
+        self.prior_law, self.posterior_law = LAWS[prior], LAWS[posterior]
+        self.dtype = dtype
+
+    def prior(self) -> Any:
+        manifold = self.manifold()
+        dtype = self.dtype or self.log_scale.dtype
+        origin = manifold.origin(self.dim, dtype, self.log_scale.device)
+        return self.prior_law(origin, self.log_scale.exp().to(dtype), manifold)
+
+    def posterior(self, loc: Tensor, scale: Tensor) -> Any:
+        manifold = self.manifold()
+        dtype = self.dtype or loc.dtype
+        # The paper's exp_0(loc) on the ball, whose metric at the origin is 4 dz^2.
+        return self.posterior_law(manifold.from_normal_coords(None, 2 * loc.to(dtype)), scale.to(dtype), manifold)
+
+    def dist(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.manifold().dist(x, y)
+
+    def pairwise_dist(self, z: Tensor) -> Tensor:
+        return self.manifold().pairwise_dist(z, z)
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
+    """Refuse a name that is not among the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {sorted(choices)}, got {value!r}.")

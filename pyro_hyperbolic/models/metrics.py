@@ -1,0 +1,32 @@
+"""Scores of link prediction."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def roc_auc(positive: Tensor, negative: Tensor) -> float:
+    """Area under the ROC curve: the probability that a positive scores above a negative, ties counted half."""
+    _check(positive, negative)
+    order = negative.sort().values
+    positive = positive.contiguous()
+    below = torch.searchsorted(order, positive, right=False)
+    not_above = torch.searchsorted(order, positive, right=True)
+    return float((below + not_above).double().mean() / (2 * len(negative)))
+
+
+def average_precision(positive: Tensor, negative: Tensor) -> float:
+    """Mean over the positives of the precision at their score; tied scores enter together."""
+    _check(positive, negative)
+    positive = positive.contiguous()
+    hits = len(positive) - torch.searchsorted(positive.sort().values, positive)
+    false = len(negative) - torch.searchsorted(negative.sort().values, positive)
+    return float((hits / (hits + false).double()).mean())
+
+
+def _check(positive: Tensor, negative: Tensor) -> None:
+    if positive.dim() != 1 or negative.dim() != 1 or not len(positive) or not len(negative):
+        raise ValueError("positive and negative must be non-empty vectors of scores.")
+    if bool(positive.isnan().any()) or bool(negative.isnan().any()):
+        raise ValueError("scores must not be nan: the model that gave them has diverged.")

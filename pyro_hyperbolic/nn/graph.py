@@ -1,0 +1,63 @@
+"""Graph convolution."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class GraphAdjacency(nn.Module):
+    r"""The symmetrically normalised adjacency :math:`\hat A = D^{-1/2}(A + I)D^{-1/2}` as a sparse linear map.
+
+    Kipf and Welling, *Variational graph auto-encoders* (2016). Kept as the list of its entries; a product
+    with ``(N, k)`` costs O(E k).
+
+    :param num_nodes: number ``N`` of nodes.
+    :param edges: undirected edges, each once, ``(E, 2)``.
+    """
+
+    rows: Tensor
+    cols: Tensor
+    weights: Tensor
+
+    def __init__(self, num_nodes: int, edges: Tensor) -> None:
+        super().__init__()
+        if edges.dim() != 2 or edges.shape[-1] != 2:
+            raise ValueError(f"edges must have shape (E, 2), got {tuple(edges.shape)}.")
+        if edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool:
+            raise ValueError(f"edges must be integers, got {edges.dtype}; use edges.long().")
+        if edges.numel() and not (int(edges.min()) >= 0 and int(edges.max()) < num_nodes):
+            raise ValueError(f"edges must name nodes in 0..{num_nodes - 1}; renumber them or raise num_nodes.")
+        if bool((edges[:, 0] == edges[:, 1]).any()):
+            raise ValueError("edges must join different nodes; drop the loops, every node has one already.")
+        if len(edges.sort(-1).values.unique(dim=0)) < len(edges):
+            raise ValueError("edges must be listed once, in one direction; drop the repeated ones.")
+        self.num_nodes = num_nodes
+        loops = torch.arange(num_nodes, device=edges.device)
+        rows = torch.cat([edges[:, 0], edges[:, 1], loops])
+        cols = torch.cat([edges[:, 1], edges[:, 0], loops])
+        degree = torch.bincount(rows, minlength=num_nodes).to(torch.get_default_dtype())
+        self.register_buffer("rows", rows)
+        self.register_buffer("cols", cols)
+        self.register_buffer("weights", (degree[rows] * degree[cols]).rsqrt())
+
+    def forward(self, x: Tensor) -> Tensor:
+        messages = self.weights.unsqueeze(-1) * x[self.cols]
+        return torch.zeros_like(x).index_add(0, self.rows, messages)
+
+
+class GCNConv(nn.Module):
+    r"""One graph convolution :math:`X \mapsto \hat A X W`, with :math:`W` by Glorot's uniform rule.
+
+    :param in_features: size of a node's features; for a graph without features the number of nodes, and
+        ``forward(None, adjacency)`` is the convolution of the identity, :math:`\hat A W`.
+    :param out_features: size of the result.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Tensor | None, adjacency: GraphAdjacency) -> Tensor:
+        return adjacency(self.weight if x is None else x @ self.weight)

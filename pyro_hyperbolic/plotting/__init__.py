@@ -1,0 +1,42 @@
+"""Drawings of the Poincaré disc, with matplotlib.
+
+==========================  ================================================================
+:func:`disc`                the border of the disc, equal aspect, no ticks
+:func:`geodesic`            shortest paths between pairs of points
+:func:`gyroplane`           hyperplanes of the disc: whole geodesics, from border to border
+:func:`tangent`             tangent vectors as arrows
+:func:`exponential_map`     tangent vectors and where the exponential map takes them
+:func:`density`             the density of a law on the disc
+:func:`heatmap`             any function on the disc
+:func:`embedding`           points with labels and edges
+:func:`images`              a grid of grey images
+:func:`save`                write a figure so that no reader meets half a file
+==========================  ================================================================
+
+Every drawing function takes the axes as ``ax``, makes new ones by default, and returns them. All work for
+any curvature; at ``c = 0`` there is no border and lines are straight. Points are ``(..., 2)``, of any
+dtype and device; they are detached, and drawn in double precision. Nothing else of the package imports matplotlib.
+"""
+
+from __future__ import annotations
+
+from pyro_hyperbolic.plotting.arrows import exponential_map, tangent
+from pyro_hyperbolic.plotting.canvas import disc
+from pyro_hyperbolic.plotting.files import save
+from pyro_hyperbolic.plotting.heatmaps import density, heatmap
+from pyro_hyperbolic.plotting.lines import geodesic, gyroplane
+from pyro_hyperbolic.plotting.pictures import images
+from pyro_hyperbolic.plotting.scatters import embedding
+
+__all__ = [
+    "density",
+    "disc",
+    "embedding",
+    "exponential_map",
+    "geodesic",
+    "gyroplane",
+    "heatmap",
+    "images",
+    "save",
+    "tangent",
+]

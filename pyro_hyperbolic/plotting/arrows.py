@@ -1,0 +1,70 @@
+"""Tangent vectors and the exponential map."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.quiver import Quiver
+from torch import Tensor
+
+from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.plotting.canvas import disc, drawn, points, styled, together
+from pyro_hyperbolic.plotting.lines import geodesic
+
+
+def tangent(x: Tensor, v: Tensor, manifold: Manifold, ax: Axes | None = None, **style: Any) -> Axes:
+    r"""Draw tangent vectors as arrows from ``x`` to ``x + v``.
+
+    The arrow shows the coordinates of ``v``; its hyperbolic length is :math:`\lambda_x |v|`. It may leave the disc.
+
+    Args:
+        x: points, ``(..., 2)``.
+        v: tangent vectors at ``x``, ``(..., 2)``; broadcast with ``x``.
+        manifold: the ball.
+        ax: axes to draw on; a new disc by default.
+        **style: as of :meth:`matplotlib.axes.Axes.quiver` (``color``, ``width``, ``label``, ...).
+
+    Returns:
+        The axes.
+    """
+    ball = drawn(manifold)
+    x, v = together(x=points("x", x, ball), v=points("v", v))
+    ax = disc(ball, ax)
+    defaults: dict[str, Any] = {"color": "0.15", "width": 0.007, "zorder": 3.0}
+    keywords = styled(Quiver, defaults, style) | {"angles": "xy", "scale_units": "xy", "scale": 1}
+    ax.quiver(*x.T.numpy(), *v.T.numpy(), **keywords)
+    ax.update_datalim((x + v).numpy())  # matplotlib counts the tails only
+    ax.autoscale_view()
+    return ax
+
+
+def exponential_map(x: Tensor, v: Tensor, manifold: Manifold, ax: Axes | None = None, **style: Any) -> Axes:
+    r"""Draw :math:`\exp_x(v)`: the tangent vector, the geodesic that it starts, and the point it leads to.
+
+    Args:
+        x: points, ``(..., 2)``.
+        v: tangent vectors at ``x``, ``(..., 2)``; broadcast with ``x``.
+        manifold: the ball.
+        ax: axes to draw on; a new disc by default.
+        **style: for the geodesics, as of :func:`~pyro_hyperbolic.plotting.geodesic`.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import matplotlib.pyplot as plt
+        >>> from pyro_hyperbolic import PoincareBall
+        >>> v = torch.tensor([[0.4, 0.1], [-0.3, 0.4]])
+        >>> ax = exponential_map(torch.tensor([0.2, -0.5]), v, PoincareBall(1.0))
+        >>> plt.close(ax.figure)
+    """
+    ball = drawn(manifold)
+    x, v = together(x=points("x", x, ball), v=points("v", v))
+    end = ball.expmap(x, v)
+    ax = geodesic(x, end, ball, ax, **style)
+    colour = ax.collections[-1].get_edgecolor()
+    tangent(x, v, ball, ax)
+    for at, c in ((end, colour), (x, "0.15")):
+        ax.scatter(at[:, 0].numpy(), at[:, 1].numpy(), s=18, c=c, zorder=3.5)
+    return ax

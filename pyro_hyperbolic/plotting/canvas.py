@@ -1,0 +1,149 @@
+"""The disc itself, and what all drawing functions ask of their arguments."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.cbook import normalize_kwargs
+from matplotlib.cm import ScalarMappable
+from matplotlib.patches import Circle
+from torch import Tensor
+
+from pyro_hyperbolic.geometry import Manifold, PoincareBall
+
+# Ten colours that readers with a colour vision deficiency tell apart: M. A. Petroff, Accessible color
+# sequences for data visualization, arXiv:2107.02270.
+PALETTE = (
+    "#3f90da",
+    "#ffa90e",
+    "#bd1f01",
+    "#94a4a2",
+    "#832db6",
+    "#a96b59",
+    "#e76300",
+    "#b9ac70",
+    "#717581",
+    "#92dadd",
+)
+
+# Room between the border and the edge of the axes, in radii: the border's line keeps its full width.
+_MARGIN = 0.03
+_BORDER = "pyro_hyperbolic.border"
+
+
+def disc(manifold: Manifold, ax: Axes | None = None, **style: Any) -> Axes:
+    r"""Prepare axes for a disc: its border, equal aspect, no ticks, limits just outside the border.
+
+    On axes that have this disc already nothing is changed, so that a zoom is kept. At ``c = 0`` there is no border, a
+    light frame stays, and the limits follow what is drawn.
+
+    Args:
+        manifold: the ball, of which the disc of radius :math:`1/\sqrt{c}` is drawn.
+        ax: axes to draw on; new ones by default.
+        **style: for the border, as of :class:`matplotlib.patches.Circle`.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> from pyro_hyperbolic import PoincareBall
+        >>> ax = disc(PoincareBall(c=4.0))
+        >>> print(*ax.get_xlim())
+        -0.515 0.515
+        >>> plt.close(ax.figure)
+    """
+    c = drawn(manifold).c
+    if ax is None:
+        _, ax = plt.subplots(figsize=(4.5, 4.5), layout="constrained")
+    if c > 0 and border(ax, manifold) is not None:
+        return ax
+    ax.set_aspect("equal", adjustable="box" if c > 0 else "datalim")
+    ax.set_xticks([])
+    ax.set_yticks([])
+    for spine in ax.spines.values():
+        spine.set_visible(c == 0)
+        spine.set_color("0.75")
+    if c > 0:
+        radius = 1 / math.sqrt(c)
+        defaults = {"facecolor": "none", "edgecolor": "0.2", "linewidth": 1.0, "zorder": 2.5}
+        ax.add_patch(Circle((0, 0), radius, gid=_BORDER, **styled(Circle, defaults, style)))
+        limit = (1 + _MARGIN) * radius
+        ax.set_xlim(-limit, limit)
+        ax.set_ylim(-limit, limit)
+    return ax
+
+
+def border(ax: Axes, manifold: Manifold) -> Circle | None:
+    """The border of this disc, if ``ax`` has it."""
+    radius = 1 / math.sqrt(drawn(manifold).c)
+    for patch in ax.patches:
+        if isinstance(patch, Circle) and patch.get_gid() == _BORDER and math.isclose(patch.radius, radius):
+            return patch
+    return None
+
+
+class _Drawn(PoincareBall):
+    """A ball whose curvature is a plain number."""
+
+    c: float
+
+
+def drawn(manifold: Manifold) -> _Drawn:
+    """The ball, with its curvature as a plain number."""
+    if isinstance(manifold, _Drawn):
+        return manifold
+    if not isinstance(manifold, PoincareBall):
+        raise ValueError(
+            f"manifold must be a PoincareBall, got {manifold!r}; map the points to the ball of the same"
+            " curvature first."
+        )
+    c = manifold.c
+    return _Drawn(float(c.detach() if isinstance(c, Tensor) else c))
+
+
+def points(name: str, value: Any, manifold: Manifold | None = None) -> Tensor:
+    """``value`` as float64 ``(..., 2)`` on the host; points of ``manifold``, or vectors without one."""
+    x = torch.as_tensor(value).detach().to("cpu", torch.float64)
+    if x.dim() == 0 or x.shape[-1] != 2:
+        raise ValueError(
+            f"{name} must have shape (..., 2), got {tuple(x.shape)}; project to two dimensions first, for example"
+            " by principal components of manifold.logmap0(points) and back by expmap0."
+        )
+    if not bool(x.isfinite().all()):
+        raise ValueError(
+            f"{name} must be finite, got {int((~x.isfinite()).any(-1).sum())} points that are not; drop them."
+        )
+    if manifold is not None and not bool(manifold.contains(x).all()):
+        radius = 1 / math.sqrt(drawn(manifold).c)
+        raise ValueError(
+            f"{name} must lie inside the disc of radius 1/sqrt(c) = {radius:.6g}, got a point of norm"
+            f" {float(x.norm(dim=-1).max()):.6g}; use the manifold that made the points, or manifold.projx({name})."
+        )
+    return x
+
+
+def together(**named: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, broadcast to one shape and flattened to ``(N, 2)``."""
+    try:
+        return tuple(t.reshape(-1, 2) for t in torch.broadcast_tensors(*named.values()))
+    except RuntimeError as error:
+        shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in named.items())
+        raise ValueError(
+            f"{' and '.join(named)} must broadcast, got {shapes}; give one per pair, or a single one."
+        ) from error
+
+
+def styled(kind: type[Artist], defaults: dict[str, Any], style: dict[str, Any]) -> dict[str, Any]:
+    """The caller's style over the defaults; ``lw`` and ``linewidth`` are one."""
+    return defaults | normalize_kwargs(style, kind)
+
+
+def add_colorbar(ax: Axes, artist: ScalarMappable) -> None:
+    """A colour bar beside the disc."""
+    bar = ax.figure.colorbar(artist, ax=ax, shrink=0.75, pad=0.02)
+    bar.outline.set_visible(False)

@@ -1,0 +1,157 @@
+"""Densities and other functions on the disc."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.image import AxesImage
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.plotting.canvas import add_colorbar, border, disc, drawn, styled
+
+Extent = tuple[float, float, float, float]
+
+# Zero is white, as the page: the disc has no tint, and a window at c = 0 no visible edge.
+_BLUES = LinearSegmentedColormap.from_list("white_blues", ["white", *colormaps["Blues"](np.linspace(0.1, 1.0, 10))])
+
+
+def heatmap(
+    function: Callable[[Tensor], Tensor],
+    manifold: Manifold,
+    ax: Axes | None = None,
+    extent: Extent | None = None,
+    resolution: int = 512,
+    colorbar: bool = False,
+    **style: Any,
+) -> Axes:
+    """Draw a function of the points of the disc as a heat map, cut off at the border.
+
+    Args:
+        function: takes points, float64 ``(N, 2)``, and returns ``(N,)``. Where it is not finite nothing is drawn.
+        manifold: the ball.
+        ax: axes to draw on; a new disc by default.
+        extent: left, right, bottom, top; the whole disc by default. At ``c = 0`` it must be given.
+        resolution: nodes on a side of the grid.
+        colorbar: whether to add a colour bar.
+        **style: as of :meth:`matplotlib.axes.Axes.imshow` (``cmap``, ``vmin``, ``vmax``, ``norm``, ...). The
+            colours run from the first to the last percentile of the values by default: many
+            functions have no bound at the border.
+
+    Returns:
+        The axes.
+    """
+    ball = drawn(manifold)
+    if extent is None:
+        if ball.c == 0:
+            raise ValueError("extent must be given at c = 0, got None; pass (left, right, bottom, top).")
+        radius = 1 / math.sqrt(ball.c)
+        extent = (-radius, radius, -radius, radius)
+    if resolution < 2:
+        raise ValueError(f"resolution must be at least 2, got {resolution}; the default is 512.")
+    ax = disc(ball, ax)
+    nodes = _cell_centres(extent, resolution)
+    # Nodes outside take the value at the border: the image is smooth up to the circle that cuts it off.
+    inside = ball.contains(nodes)
+    with torch.no_grad():
+        values = function(ball.projx(nodes).reshape(-1, 2))
+    if values.shape != (resolution**2,):
+        raise ValueError(
+            f"function must return one value per point, {(resolution**2,)}, got {tuple(values.shape)};"
+            " for a law use one without batch dimensions."
+        )
+    grid = np.ma.masked_invalid(values.double().cpu().reshape(resolution, resolution).numpy())
+    if "norm" not in style and (seen := grid[inside.numpy()].compressed()).size:
+        low, high = np.percentile(seen, (1, 99))
+        style = styled(AxesImage, {"vmin": low, "vmax": high}, style)
+    style = styled(AxesImage, {"cmap": "viridis", "interpolation": "bilinear", "zorder": 0.0}, style)
+    image = ax.imshow(grid, origin="lower", extent=extent, aspect=ax.get_aspect(), **style)
+    if ball.c > 0:
+        image.set_clip_path(border(ax, ball))
+    if colorbar:
+        add_colorbar(ax, image)
+    return ax
+
+
+def density(
+    law: Distribution,
+    ax: Axes | None = None,
+    lebesgue: bool = False,
+    manifold: Manifold | None = None,
+    **style: Any,
+) -> Axes:
+    """Draw the density of a law on the disc, from 0 to its greatest value.
+
+    Args:
+        law: a law with empty batch shape and event shape ``(2,)``.
+        ax: axes to draw on; a new disc by default.
+        lebesgue: draw the density of the coordinates (dots per area on paper) instead of the density with respect
+            to the Riemannian volume (the paper's), which an isometry carries along unchanged.
+        manifold: where the law lives, if the law does not say: ``law.manifold`` by default.
+        **style: as of :func:`heatmap`; ``extent`` at ``c = 0`` is wide enough for a sample by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import matplotlib.pyplot as plt
+        >>> import pyro_hyperbolic.distributions as hdist
+        >>> from pyro_hyperbolic import PoincareBall
+        >>> ax = density(hdist.RiemannianNormal(torch.tensor([0.4, 0.0]), 0.8, PoincareBall(1.0)))
+        >>> plt.close(ax.figure)
+    """
+    manifold = getattr(law, "manifold", None) if manifold is None else manifold
+    if manifold is None:
+        raise ValueError(f"manifold must be given for a law that has none, got {law!r}; pass PoincareBall(c).")
+    if law.event_shape != (2,) or law.batch_shape != ():
+        raise ValueError(
+            f"law must have batch shape () and event shape (2,), got {tuple(law.batch_shape)} and"
+            f" {tuple(law.event_shape)}; draw one law of two dimensions at a time."
+        )
+    ball = drawn(manifold)
+    like = _parameter(law)
+    if ball.c == 0:
+        style.setdefault("extent", _extent_of_sample(law, like))
+
+    def values(z: Tensor) -> Tensor:
+        # In the law's own dtype a point at the border must be moved in again.
+        z = ball.projx(z.to(like.device, like.dtype))
+        log_density = law.log_prob(z)
+        return (log_density + ball.log_volume_element(z) if lebesgue else log_density).exp()
+
+    return heatmap(values, ball, ax, **styled(AxesImage, {"cmap": _BLUES, "vmin": 0.0, "vmax": None}, style))
+
+
+def _cell_centres(extent: Extent, resolution: int) -> Tensor:
+    left, right, bottom, top = extent
+    steps = (torch.arange(resolution, dtype=torch.float64) + 0.5) / resolution
+    x, y = left + (right - left) * steps, bottom + (top - bottom) * steps
+    return torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
+
+
+def _parameter(law: Distribution) -> Tensor:
+    """A parameter of the law: points must have its dtype and device."""
+    for value in vars(law).values():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value
+        if isinstance(value, Distribution):
+            return _parameter(value)
+    return torch.empty(())
+
+
+def _extent_of_sample(law: Distribution, like: Tensor) -> Extent:
+    with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
+        torch.manual_seed(0)
+        sample = law.sample(torch.Size((1000,))).double().cpu()
+    centre = sample.mean(0)
+    half = 1.2 * float((sample - centre).abs().max())
+    x, y = centre.tolist()
+    return x - half, x + half, y - half, y + half

@@ -1,0 +1,1 @@
+"""A package, so that every test can say ``from tests.helpers import ...``."""

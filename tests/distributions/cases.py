@@ -1,0 +1,187 @@
+"""The case table: one row per law, parameters and manifold. A new law or chart is new rows, and they give its tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro.distributions.torch_distribution import TorchDistribution
+from torch import Tensor
+
+import pyro_hyperbolic.distributions as hdist
+from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.geometry import Lorentz, Manifold
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NormalCase:
+    """A normal on a chart; ``kind`` says how its scale is given."""
+
+    law: type[TorchDistribution]
+    kind: str  # "number", "isotropic", "diagonal" or "full"
+    dim: int
+    c: float
+    chart: type[Manifold] = PoincareBall
+
+    def __str__(self) -> str:
+        return f"{self.law.__name__}-{self.kind}-{self.chart.__name__}-d{self.dim}-c{self.c:g}"
+
+    @property
+    def manifold(self) -> Manifold:
+        return self.chart(self.c)
+
+    @property
+    def event_shape(self) -> Shape:
+        return (self.manifold.ambient_dim(self.dim),)
+
+    @property
+    def is_isotropic(self) -> bool:
+        return self.kind in ("number", "isotropic")
+
+    def coords(self, batch: Shape = (), other: Shape | None = None, dtype: torch.dtype = torch.float64) -> dict:
+        """As :meth:`params`, with the normal coordinates ``u`` of ``loc``, which know no chart and no curvature."""
+        noise = torch.Generator().manual_seed(20)
+        other = batch if other is None else other
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=noise, dtype=torch.float64)
+
+        u = (0.7 * draw(*batch, self.dim)).to(dtype)
+        if self.kind == "number":
+            return {"u": u, "scale": 0.8}
+        if self.kind == "full":
+            scale_tril = 0.2 * draw(*other, self.dim, self.dim).tril(-1)
+            scale_tril = scale_tril + torch.diag_embed(0.6 * (0.3 * draw(*other, self.dim)).exp())
+            return {"u": u, "scale_tril": scale_tril.to(dtype)}
+        size = self.dim if self.kind == "diagonal" else 1
+        return {"u": u, "scale": (0.6 * (0.3 * draw(*other, size)).exp()).to(dtype)}
+
+    def params(self, batch: Shape = (), other: Shape | None = None, dtype: torch.dtype = torch.float64) -> dict:
+        """``loc`` of batch shape ``batch`` and a scale of batch shape ``other`` (``batch`` when it is not given)."""
+        coords = self.coords(batch, other, dtype)
+        return {"loc": self.manifold.from_normal_coords(None, coords.pop("u")), **coords}
+
+    def make(
+        self,
+        batch: Shape = (),
+        other: Shape | None = None,
+        dtype: torch.dtype = torch.float64,
+        validate_args: bool | None = None,
+    ) -> TorchDistribution:
+        return self.on(self.params(batch, other, dtype), validate_args)
+
+    def on(self, params: dict[str, Any], validate_args: bool | None = None, c: Any = None) -> TorchDistribution:
+        """The law with these parameters (``u`` for ``loc``), of this case's curvature or of another."""
+        manifold = self.manifold if c is None else self.chart(c)
+        if "u" in params:
+            loc = manifold.from_normal_coords(None, params["u"])
+            params = {"loc": loc, **{name: value for name, value in params.items() if name != "u"}}
+        return self.law(**params, manifold=manifold, validate_args=validate_args)
+
+
+@dataclass(frozen=True)
+class RadiusCase:
+    """A law of the radius."""
+
+    dim: int
+    c: float
+    law: type[TorchDistribution] = hdist.HyperbolicRadius
+    event_shape: Shape = ()
+
+    def __str__(self) -> str:
+        return f"HyperbolicRadius-d{self.dim}-c{self.c:g}"
+
+    def params(self, batch: Shape = (), other: Shape | None = None, dtype: torch.dtype = torch.float64) -> dict:
+        noise = torch.Generator().manual_seed(21)
+        other = batch if other is None else other
+        scale = 0.6 * (0.3 * torch.randn(batch, generator=noise, dtype=torch.float64)).exp()
+        c = self.c * (0.3 * torch.randn(other, generator=noise, dtype=torch.float64)).exp()
+        return {"scale": scale.to(dtype), "c": c.to(dtype)}
+
+    def make(
+        self,
+        batch: Shape = (),
+        other: Shape | None = None,
+        dtype: torch.dtype = torch.float64,
+        validate_args: bool | None = None,
+    ) -> TorchDistribution:
+        return self.on(self.params(batch, other, dtype), validate_args)
+
+    def on(self, params: dict[str, Any], validate_args: bool | None = None) -> TorchDistribution:
+        return self.law(self.dim, **params, validate_args=validate_args)
+
+
+@dataclass(frozen=True)
+class SphereCase:
+    """A uniform law on a sphere, which has no parameters: its batch comes from ``expand``."""
+
+    dim: int
+    law: type[TorchDistribution] = hdist.HypersphericalUniform
+
+    def __str__(self) -> str:
+        return f"HypersphericalUniform-d{self.dim}"
+
+    @property
+    def event_shape(self) -> Shape:
+        return (self.dim,)
+
+    def make(
+        self,
+        batch: Shape = (),
+        other: Shape | None = None,
+        dtype: torch.dtype = torch.float64,
+        validate_args: bool | None = None,
+    ) -> TorchDistribution:
+        shape = torch.broadcast_shapes(batch, batch if other is None else other)
+        return self.law(self.dim, dtype=dtype, validate_args=validate_args).expand(shape)
+
+
+NORMALS = [
+    NormalCase(hdist.WrappedNormal, "number", 2, 1.0),
+    NormalCase(hdist.WrappedNormal, "isotropic", 2, 0.7),
+    NormalCase(hdist.WrappedNormal, "isotropic", 1, 1.4),
+    NormalCase(hdist.WrappedNormal, "isotropic", 3, 0.0),
+    NormalCase(hdist.WrappedNormal, "diagonal", 3, 1.4),
+    NormalCase(hdist.WrappedNormal, "diagonal", 2, 0.0),
+    NormalCase(hdist.WrappedNormal, "full", 3, 0.3),
+    NormalCase(hdist.WrappedNormal, "full", 1, 1.0),
+    NormalCase(hdist.WrappedNormal, "full", 2, 0.0),
+    NormalCase(hdist.RiemannianNormal, "number", 2, 1.0),
+    NormalCase(hdist.RiemannianNormal, "isotropic", 5, 0.7),
+    NormalCase(hdist.RiemannianNormal, "isotropic", 1, 1.4),
+    NormalCase(hdist.RiemannianNormal, "isotropic", 3, 0.0),
+    NormalCase(hdist.WrappedNormal, "isotropic", 2, 0.7, Lorentz),
+    NormalCase(hdist.WrappedNormal, "diagonal", 3, 1.4, Lorentz),
+    NormalCase(hdist.WrappedNormal, "full", 2, 0.3, Lorentz),
+    NormalCase(hdist.RiemannianNormal, "number", 2, 1.0, Lorentz),
+    NormalCase(hdist.RiemannianNormal, "isotropic", 1, 1.4, Lorentz),
+]
+RADII = [RadiusCase(1, 1.0), RadiusCase(2, 0.0), RadiusCase(3, 0.7), RadiusCase(20, 0.1)]
+SPHERES = [SphereCase(1), SphereCase(2), SphereCase(5)]
+
+LAWS = [*NORMALS, *RADII, *SPHERES]
+WITH_PARAMETERS = [*NORMALS, *RADII]
+ISOTROPIC = [case for case in NORMALS if case.is_isotropic]
+CURVED = [case for case in NORMALS if case.c > 0]
+ON_THE_BALL = [case for case in CURVED if case.chart is PoincareBall]
+FLAT = [case for case in NORMALS if case.c == 0]
+
+# Shapes of the two parameters, and the batch shape that they make.
+BROADCASTS: list[tuple[Shape, Shape, Shape]] = [
+    ((), (), ()),
+    ((3,), (), (3,)),
+    ((), (3,), (3,)),
+    ((3,), (3,), (3,)),
+    ((1,), (4,), (4,)),
+    ((2, 1), (3,), (2, 3)),
+    ((2, 3), (3,), (2, 3)),
+    ((3,), (2, 1), (2, 3)),
+]
+
+
+def tensors(params: dict[str, Any]) -> dict[str, Tensor]:
+    """The parameters that are tensors, as leaves that require gradients."""
+    return {k: v.detach().clone().requires_grad_() for k, v in params.items() if isinstance(v, Tensor)}

@@ -1,0 +1,356 @@
+"""What every law owes to torch and Pyro, whatever it is a law of."""
+
+import copy
+import pickle
+
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import pyro_hyperbolic.distributions as hdist
+from pyro_hyperbolic import PoincareBall
+from tests.distributions.cases import BROADCASTS, LAWS, NORMALS, ON_THE_BALL, RADII, SPHERES, WITH_PARAMETERS, tensors
+from tests.helpers import DTYPES, ROUNDING
+
+every_law = pytest.mark.parametrize("case", LAWS, ids=str)
+every_normal = pytest.mark.parametrize("case", NORMALS, ids=str)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+@pytest.mark.parametrize(("first", "second", "batch"), BROADCASTS, ids=str)
+@every_law
+def test_shapes(case, first, second, batch):
+    if getattr(case, "kind", None) == "number":
+        batch = first  # its scale has no batch
+    law = case.make(first, second)
+    assert law.batch_shape == batch
+    assert law.event_shape == case.event_shape
+    for sample_shape in [(), (5,), (4, 1)]:
+        sample = law.rsample(sample_shape)
+        assert sample.shape == sample_shape + batch + case.event_shape
+        assert law.log_prob(sample).shape == sample_shape + batch
+
+
+@pytest.mark.parametrize("kind", [list, tuple, torch.Size])
+@every_law
+def test_sample_shape_may_be_any_sequence(case, kind):
+    law = case.make((3,))
+    assert law.sample(kind([2])).shape == (2, 3, *case.event_shape)
+
+
+@every_law
+def test_empty_batch(case):
+    law = case.make((0,), validate_args=False)  # torch cannot validate an empty batch
+    assert law.log_prob(law.rsample()).shape == (0,)
+
+
+@pytest.mark.parametrize("case", WITH_PARAMETERS, ids=str)
+def test_sample_has_no_graph(case):
+    law = case.make()
+    for parameter in law.arg_constraints:
+        getattr(law, parameter).requires_grad_()
+    assert law.rsample().requires_grad
+    assert not law.sample().requires_grad
+
+
+@every_dtype
+@every_law
+def test_dtype_is_kept(case, dtype):
+    law = case.make((3,), dtype=dtype)
+    sample = law.rsample((2,))
+    assert {sample.dtype, law.log_prob(sample).dtype, law.log_prob(sample.clone()).dtype, law.mean.dtype} == {dtype}
+
+
+@pytest.mark.parametrize("other", DTYPES, ids=str)
+@every_dtype
+@every_normal
+def test_dtype_is_that_of_loc_whatever_that_of_c(case, dtype, other):
+    law = case.on(case.coords(dtype=dtype), c=torch.tensor(case.c, dtype=other))
+    sample = law.rsample()
+    assert {sample.dtype, law.log_prob(sample).dtype, law.log_prob(sample.clone()).dtype} == {dtype}
+
+
+@every_dtype
+@every_law
+def test_samples_are_in_the_support(case, dtype):
+    law = case.make((3,), dtype=dtype)
+    inside = law.support.check(law.rsample((1000,)))
+    assert inside.shape == (1000, 3)
+    assert inside.all()
+
+
+@every_law
+def test_support_has_the_event_dimension(case):
+    law = case.make()
+    assert law.support.event_dim == law.event_dim == len(case.event_shape)
+
+
+@every_dtype
+@every_law
+def test_parameters_satisfy_their_constraints(case, dtype):
+    law = case.make((3,), dtype=dtype)
+    for name, constraint in law.arg_constraints.items():
+        satisfied = constraint.check(getattr(law, name))
+        assert satisfied.shape == (3,), name
+        assert satisfied.all(), name
+
+
+@pytest.mark.parametrize("case", WITH_PARAMETERS, ids=str)
+def test_arg_constraints_name_the_parameters_given(case):
+    assert set(case.make().arg_constraints) == set(case.params())
+
+
+@pytest.mark.parametrize("case", WITH_PARAMETERS, ids=str)
+def test_rsample_has_gradients(case):
+    leaves = tensors(case.params((3,)))
+    law = case.on({**case.params((3,)), **leaves})
+    assert law.has_rsample
+    for name, gradient in zip(leaves, torch.autograd.grad(law.rsample((5,)).sum(), leaves.values()), strict=True):
+        flat = name == "c" and case.dim == 1  # in one dimension there is no curvature
+        assert gradient.isfinite().all()
+        assert (gradient.abs() < 1e-14).all() == flat, name
+
+
+@every_normal
+def test_mean_and_mode_of_a_normal_are_loc(case):
+    law = case.make((3,))
+    torch.testing.assert_close(law.mean, case.params((3,))["loc"], rtol=0, atol=0)
+    torch.testing.assert_close(law.mode, case.params((3,))["loc"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("case", [*RADII, *SPHERES], ids=str)
+def test_mean_is_that_of_samples(case):
+    sample = case.make((3,)).sample((20_000,))
+    error = (sample.mean(0) - case.make((3,)).mean).abs()
+    assert (error < 5 * sample.std(0) / 20_000**0.5).all()
+
+
+@pytest.mark.parametrize("case", RADII, ids=str)
+def test_variance_is_that_of_samples(case):
+    law = case.make((3,))
+    square = (law.sample((20_000,)) - law.mean).square()
+    assert ((square.mean(0) - law.variance).abs() < 5 * square.std(0) / 20_000**0.5).all()
+
+
+@every_law
+def test_log_prob_broadcasts_values_against_the_batch(case):
+    law = case.make((3,))
+    values = case.make().sample((4, 1))
+    log_prob = law.log_prob(values)
+    expected = torch.stack([law.log_prob(value.expand((3, *case.event_shape))) for value in values])
+    assert log_prob.shape == (4, 3)
+    torch.testing.assert_close(log_prob, expected)
+
+
+@every_law
+def test_log_prob_broadcasts_one_law_over_many_values(case):
+    law = case.make()
+    values = law.sample((2, 5))
+    expected = torch.stack([law.log_prob(value) for value in values.reshape(10, *case.event_shape)])
+    torch.testing.assert_close(law.log_prob(values), expected.reshape(2, 5))
+
+
+@pytest.mark.parametrize("validate_args", [True, False])
+@every_law
+def test_expand_keeps_type_and_validation(case, validate_args):
+    law = case.make((3,), validate_args=validate_args).expand((2, 3))
+    assert type(law) is case.law
+    assert law._validate_args is validate_args
+    assert (law.batch_shape, law.event_shape) == ((2, 3), case.event_shape)
+
+
+@every_law
+def test_expand_repeats_the_parameters(case):
+    law = case.make((3, 1))
+    expanded = law.expand((2, 3, 4))
+    for name in law.arg_constraints:
+        value = getattr(law, name)
+        parameter = value.expand((2, 3, 4) + value.shape[2:])
+        torch.testing.assert_close(getattr(expanded, name), parameter, rtol=0, atol=0)
+
+
+@every_law
+def test_expand_keeps_the_density(case):
+    law = case.make((3,))
+    expanded = law.expand((2, 3))
+    value = expanded.sample()
+    torch.testing.assert_close(expanded.log_prob(value), law.log_prob(value))
+    torch.testing.assert_close(expanded.mean, law.mean.expand_as(expanded.mean))
+
+
+@every_law
+def test_expanded_samples_differ_along_the_new_dimension(case):
+    sample = case.make((3,)).expand((40, 3)).rsample()
+    assert (sample.amax(0) > sample.amin(0)).all()
+
+
+@every_law
+def test_expand_of_a_subclass_is_of_the_subclass(case):
+    subclass = type("Sub", (case.law,), {})
+    law = case.make((3,))
+    law.__class__ = subclass
+    assert type(law.expand((2, 3))) is subclass
+
+
+@every_law
+def test_expand_by(case):
+    law = case.make((3,))
+    assert law.expand_by((2, 4)).batch_shape == (2, 4, 3)
+
+
+@pytest.mark.parametrize("k", [0, 1, 2])
+@every_law
+def test_to_event(case, k):
+    law = case.make((2, 3))
+    joint = law.to_event(k)
+    value = law.sample((5,))
+    assert (joint.batch_shape, joint.event_shape) == (law.batch_shape[: 2 - k], (2, 3)[2 - k :] + case.event_shape)
+    expected = law.log_prob(value).flatten(3 - k).sum(-1) if k else law.log_prob(value)
+    torch.testing.assert_close(joint.log_prob(value), expected)
+
+
+@every_law
+def test_torch_independent(case):
+    law = case.make((2, 3))
+    joint = torch.distributions.Independent(law, 1)
+    sample = joint.rsample((5,))
+    assert sample.shape == (5, 2, 3, *case.event_shape)
+    torch.testing.assert_close(joint.log_prob(sample), law.log_prob(sample.clone()).sum(-1))
+    assert joint.support.check(sample).all()
+
+
+@every_law
+def test_mask(case):
+    law = case.make((3,))
+    value = law.sample()
+    masked = law.mask(torch.tensor([True, False, True])).log_prob(value)
+    torch.testing.assert_close(masked, law.log_prob(value) * torch.tensor([1.0, 0.0, 1.0]))
+
+
+@pytest.mark.parametrize("family", [dist.MixtureSameFamily, torch.distributions.MixtureSameFamily])
+@every_law
+def test_mixture_density_is_a_weighted_sum(case, family):
+    components = case.make((2, 4))
+    weights = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]], dtype=torch.float64)
+    mixture = family(dist.Categorical(weights), components)
+    sample = mixture.sample((5,))
+    each = components.log_prob(sample.unsqueeze(2)) + weights.log()
+    assert sample.shape == (5, 2, *case.event_shape)
+    assert mixture.support.check(sample).all()
+    torch.testing.assert_close(mixture.log_prob(sample), each.logsumexp(-1))
+
+
+@every_law
+def test_pickle(case):
+    law = case.make((3,))
+    value = law.rsample()
+    again = pickle.loads(pickle.dumps(law))
+    assert type(again) is case.law
+    assert (again.batch_shape, again.event_shape) == (law.batch_shape, law.event_shape)
+    torch.testing.assert_close(again.log_prob(value), law.log_prob(value.clone()), rtol=0, atol=0)
+
+
+@every_law
+def test_deepcopy_draws_the_same(case):
+    law = case.make((3,))
+    law.rsample()
+    again = copy.deepcopy(law)
+    torch.manual_seed(1)
+    sample = law.rsample()
+    torch.manual_seed(1)
+    torch.testing.assert_close(again.rsample(), sample, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("copier", [copy.deepcopy, lambda law: pickle.loads(pickle.dumps(law))], ids=["copy", "pickle"])
+@pytest.mark.parametrize("case", WITH_PARAMETERS, ids=str)
+def test_copy_with_parameters_in_training(case, copier):
+    params = {**case.params((3,)), **tensors(case.params((3,)))}
+    law = case.on(params)
+    value = law.rsample()
+    again = copier(law)
+    (name, *_) = again.arg_constraints
+    assert getattr(again, name).requires_grad
+    assert getattr(again, name) is not getattr(law, name)
+    torch.testing.assert_close(again.log_prob(value), law.log_prob(value.clone()))
+
+
+@every_normal
+def test_deepcopy_with_a_curvature_in_training(case):
+    c = torch.tensor(case.c, dtype=torch.float64, requires_grad=True)
+    law = case.on(case.params(), c=c)
+    value = law.rsample().detach()
+    again = copy.deepcopy(law)
+    gradient = torch.autograd.grad(again.log_prob(value), again.manifold.c)[0]
+    torch.testing.assert_close(gradient, torch.autograd.grad(law.log_prob(value), c)[0])
+
+
+@every_law
+def test_repr_names_law_and_parameters(case):
+    law = case.make((3,))
+    assert all(name in repr(law) for name in [case.law.__name__, *law.arg_constraints])
+
+
+@every_law
+def test_a_seed_determines_the_samples(case):
+    law = case.make((3,))
+    torch.manual_seed(5)
+    first, second = law.rsample((4,)), law.rsample((4,))
+    torch.manual_seed(5)
+    torch.testing.assert_close(law.rsample((4,)), first, rtol=0, atol=0)
+    assert (first != second).any()
+
+
+class ReadsOfTheHost(TorchDispatchMode):
+    """Counts how often the value of a tensor is read on the host."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default):
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _reads(case, validate_args):
+    with ReadsOfTheHost() as reads:
+        law = case.make((3,), validate_args=validate_args)
+        law.log_prob(law.rsample((2,)).clone())
+        law.expand((2, 3)).rsample()
+    return reads.count
+
+
+@every_law
+def test_validation_off_reads_nothing_on_the_host(case):
+    case.make((3,)).rsample()  # tables are made once, and kept
+    assert _reads(case, validate_args=False) == 0
+
+
+@every_law
+def test_validation_on_reads_values(case):
+    assert _reads(case, validate_args=True) > 0
+
+
+@pytest.mark.parametrize("case", ON_THE_BALL, ids=str)
+def test_validation_off_lets_anything_pass(case):
+    law = case.make(validate_args=False)
+    border = torch.full(case.event_shape, 2.0, dtype=torch.float64)
+    assert not law.log_prob(border).isfinite()
+
+
+@pytest.mark.parametrize("case", [case for case in NORMALS if case.law is hdist.WrappedNormal], ids=str)
+def test_covariance_matrix(case):
+    law = case.make((3,))
+    params = case.params((3,))
+    if case.kind == "full":
+        root = params["scale_tril"]
+    else:
+        scale = torch.as_tensor(params["scale"], dtype=torch.float64)
+        root = torch.diag_embed(scale.expand(3, case.dim))
+    torch.testing.assert_close(law.covariance_matrix, root @ root.mT, rtol=ROUNDING[torch.float64], atol=1e-15)
+
+
+def test_third_positional_argument_is_the_manifold():
+    loc = torch.zeros(2)
+    for law in (hdist.WrappedNormal, hdist.RiemannianNormal):
+        assert law(loc, 1.0, PoincareBall(0.3)).manifold == PoincareBall(0.3)

@@ -1,0 +1,56 @@
+"""Isotropic laws move with the isometries of the space."""
+
+import pytest
+import torch
+
+from pyro_hyperbolic import PoincareBall
+from tests.distributions.cases import ISOTROPIC
+from tests.helpers import DTYPES, LOG_PROB, same
+
+
+def _draw(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+
+
+def _translation(ball, x):
+    a = ball.expmap0(0.4 * _draw(x.shape[-1]).to(x.dtype))
+    return ball.mobius_add(a, x)
+
+
+def _rotation(ball, x):
+    orthogonal = -torch.linalg.qr(_draw(x.shape[-1], x.shape[-1]))[0].to(x.dtype)
+    return x @ orthogonal.mT
+
+
+def _reflection(ball, x):
+    return torch.cat([-x[..., :1], x[..., 1:]], -1)
+
+
+ISOMETRIES = {"translation": _translation, "rotation": _rotation, "reflection": _reflection}
+
+
+def _move(name, manifold, x):
+    """An isometry of the ball, carried to the other chart where the point is one of it."""
+    if isinstance(manifold, PoincareBall):
+        return ISOMETRIES[name](manifold, x)
+    return manifold.from_poincare(ISOMETRIES[name](PoincareBall(manifold.c), manifold.to_poincare(x)))
+
+
+@pytest.mark.parametrize("name", list(ISOMETRIES))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", ISOTROPIC, ids=str)
+def test_density_is_invariant(case, dtype, name):
+    law = case.make(dtype=dtype)
+    points = law.sample((50,))
+    there = case.on({**case.params(dtype=dtype), "loc": _move(name, law.manifold, law.loc)})
+    assert not torch.allclose(there.loc, law.loc)
+    same(there.log_prob(_move(name, law.manifold, points)), law.log_prob(points.clone()), LOG_PROB[dtype])
+
+
+@pytest.mark.parametrize("case", ISOTROPIC, ids=str)
+def test_density_depends_on_the_distance_alone(case):
+    law = case.make()
+    direction = _draw(40, case.dim)
+    v = direction / direction.norm(dim=-1, keepdim=True)
+    log_prob = law.log_prob(law.manifold.from_normal_coords(law.loc, v))
+    same(log_prob, log_prob[:1].expand(40), 1e-12)

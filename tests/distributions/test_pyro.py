@@ -1,0 +1,176 @@
+"""The laws inside Pyro programs: plates, handlers, particles."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import Predictive, RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
+
+from tests.distributions.cases import LAWS, NORMALS, tensors
+
+every_law = pytest.mark.parametrize("case", LAWS, ids=str)
+every_normal = pytest.mark.parametrize("case", NORMALS, ids=str)
+
+
+def _radial(case, z):
+    """A number for each point, which an observation can be about."""
+    return case.manifold.dist0(z)
+
+
+@every_law
+def test_trace_records_the_density(case):
+    law = case.make((3,))
+    trace = poutine.trace(lambda: pyro.sample("z", law.to_event(1))).get_trace()
+    trace.compute_log_prob()
+    site = trace.nodes["z"]
+    torch.testing.assert_close(site["log_prob"], law.log_prob(site["value"].clone()).sum())
+
+
+@every_law
+def test_observed_site(case):
+    law = case.make()
+    data = law.sample()
+    trace = poutine.trace(lambda: pyro.sample("z", law, obs=data)).get_trace()
+    assert trace.nodes["z"]["is_observed"]
+    torch.testing.assert_close(trace.log_prob_sum(), law.log_prob(data))
+
+
+@every_law
+def test_condition(case):
+    law = case.make()
+    data = law.sample()
+    trace = poutine.trace(poutine.condition(lambda: pyro.sample("z", law), data={"z": data})).get_trace()
+    assert trace.nodes["z"]["value"] is data
+    torch.testing.assert_close(trace.log_prob_sum(), law.log_prob(data))
+
+
+@every_law
+def test_replay_scores_the_value_of_one_law_by_another(case):
+    guide = poutine.trace(lambda: pyro.sample("z", case.make((3,)).expand((2, 3)).to_event(2))).get_trace()
+    law = case.make((3,))
+    model = poutine.trace(
+        poutine.replay(lambda: pyro.sample("z", law.expand((2, 3)).to_event(2)), trace=guide)
+    ).get_trace()
+    value = guide.nodes["z"]["value"]
+    assert model.nodes["z"]["value"] is value
+    torch.testing.assert_close(model.log_prob_sum(), law.log_prob(value.clone()).sum())
+
+
+@every_law
+def test_block_hides_the_site(case):
+    def model():
+        pyro.sample("z", case.make())
+        pyro.sample("x", dist.Normal(0.0, 1.0))
+
+    assert list(poutine.trace(poutine.block(model, hide=["z"])).get_trace().stochastic_nodes) == ["x"]
+
+
+@every_law
+def test_plate_expands_the_law(case):
+    def model():
+        with pyro.plate("a", 3, dim=-1), pyro.plate("b", 2, dim=-2):
+            return pyro.sample("z", case.make())
+
+    trace = poutine.trace(model).get_trace()
+    trace.compute_log_prob()
+    assert trace.nodes["z"]["value"].shape == (2, 3, *case.event_shape)
+    assert trace.nodes["z"]["log_prob"].shape == (2, 3)
+
+
+@every_law
+def test_subsampling_plate_scales_the_density(case):
+    law = case.make()
+    data = law.sample((10,))
+
+    def model():
+        with pyro.plate("data", 10, subsample=torch.tensor([1, 4, 7, 8])) as index:
+            pyro.sample("z", law, obs=data[index])
+
+    expected = law.log_prob(data[[1, 4, 7, 8]]).sum() * 10 / 4
+    torch.testing.assert_close(poutine.trace(model).get_trace().log_prob_sum(), expected)
+
+
+@every_law
+def test_mask_handler(case):
+    law = case.make((3,))
+
+    def model():
+        with pyro.plate("a", 3), poutine.mask(mask=torch.tensor([True, False, False])):
+            pyro.sample("z", law)
+
+    trace = poutine.trace(model).get_trace()
+    expected = law.log_prob(trace.nodes["z"]["value"].clone())[0]
+    torch.testing.assert_close(trace.log_prob_sum(), expected)
+
+
+@every_law
+def test_predictive_in_parallel(case):
+    def model():
+        with pyro.plate("a", 3):
+            pyro.sample("z", case.make((3,)))
+
+    samples = Predictive(model, num_samples=5, parallel=True)()["z"]
+    assert samples.shape == (5, 3, *case.event_shape)
+    assert case.make().support.check(samples).all()
+
+
+def _model(case, law):
+    def model():
+        with pyro.plate("data", 3):
+            z = pyro.sample("z", law)
+            pyro.sample("x", dist.Normal(_radial(case, z), 1.0), obs=torch.ones(3, dtype=torch.float64))
+
+    return model
+
+
+def _guide(law):
+    def guide():
+        with pyro.plate("data", 3):
+            pyro.sample("z", law)
+
+    return guide
+
+
+@every_normal
+def test_vectorised_particles(case):
+    # Model and guide share the law, so the bound is the expected log-likelihood of the guide's samples.
+    torch.manual_seed(3)
+    z = case.make((3,)).expand((7, 3)).rsample()
+    expected = dist.Normal(_radial(case, z), 1.0).log_prob(torch.ones((), dtype=torch.float64)).sum(-1).mean()
+    elbo = Trace_ELBO(num_particles=7, vectorize_particles=True, max_plate_nesting=1)
+    torch.manual_seed(3)
+    loss = elbo.loss(_model(case, case.make((3,))), _guide(case.make((3,))))
+    assert loss == pytest.approx(-expected.item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", [Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO, RenyiELBO])
+@every_normal
+def test_every_bound_gives_gradients(case, loss):
+    leaves = tensors(case.params((3,)))
+
+    def guide():
+        params = {name: pyro.param(name, leaf) for name, leaf in leaves.items()}
+        _guide(case.on({**case.params((3,)), **params}))()
+
+    elbo = loss(num_particles=7, vectorize_particles=True, max_plate_nesting=1)
+    elbo.loss_and_grads(_model(case, case.make()), guide)
+    assert all(leaf.grad.isfinite().all() and (leaf.grad != 0).any() for leaf in leaves.values())
+
+
+@pytest.mark.parametrize("case", [case for case in NORMALS if case.dim == 2], ids=str)
+def test_score_function_gradient_is_the_reparametrised_one(case):
+    # Without rsample Pyro uses the score function; both estimate the gradient of E[d(0, z)]. The standard error of
+    # the first is below 0.01.
+    def gradient(reparametrised):
+        torch.manual_seed(0)
+        leaves = tensors(case.coords())
+        law = case.on({**case.coords(), **leaves}).expand((200_000,)).has_rsample_(reparametrised)
+        z = law()
+        assert z.requires_grad == reparametrised
+        cost = _radial(case, z)
+        surrogate = cost if reparametrised else (cost - cost.mean()) * law.log_prob(z)
+        surrogate.mean().backward()
+        return {name: leaf.grad.tril() if name == "scale_tril" else leaf.grad for name, leaf in leaves.items()}
+
+    torch.testing.assert_close(gradient(False), gradient(True), rtol=0, atol=0.05)

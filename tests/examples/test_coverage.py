@@ -1,0 +1,40 @@
+"""Every example is run by a test, and looks like the others."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.examples.conftest import EXAMPLES
+
+# A new example is a new row here, and a test of it in the file that the row names.
+TESTED_IN = {
+    "branching_diffusion": "test_other_examples.py",
+    "densities": "test_drawing_examples.py",
+    "link_prediction": "test_other_examples.py",
+    "mnist_svi": "test_mnist_svi.py",
+    "tree_embedding": "test_drawing_examples.py",
+}
+
+
+def test_every_example_is_listed() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(TESTED_IN)
+
+
+@pytest.mark.parametrize(("name", "file"), TESTED_IN.items())
+def test_every_listed_example_is_in_its_tests(name: str, file: str) -> None:
+    module = ast.parse((Path(__file__).parent / file).read_text())
+    named = {node.value for node in ast.walk(module) if isinstance(node, ast.Constant)}
+    assert name in named
+
+
+@pytest.mark.parametrize("name", TESTED_IN)
+def test_examples_are_alike(name: str) -> None:
+    module = ast.parse((EXAMPLES / f"{name}.py").read_text())
+    documentation = ast.get_docstring(module) or ""
+    assert documentation.split("\n")[0].endswith(".")
+    assert f"python examples/{name}.py" in documentation
+    functions = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
+    assert {"main", "parser"} <= functions

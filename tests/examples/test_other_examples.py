@@ -1,0 +1,267 @@
+"""``examples/branching_diffusion.py`` and ``examples/link_prediction.py`` with tiny settings."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import scipy.stats
+import torch
+
+from pyro_hyperbolic.datasets import branching_diffusion
+from tests.examples.comparing import equal
+
+TREE = "--depth 3 --hidden-dim 16 --batch-size 16 --num-epochs 4 --checkpoint-every 2 --iwae-samples 8 --gplvm-steps 5"
+LINKS = "--hidden-dim 8 --num-epochs 12 --seeds 2 --device cpu"
+
+Load = Callable[[str], ModuleType]
+
+
+class Stopped(Exception):
+    """Stands for the end of a process in the middle of its work."""
+
+
+@pytest.fixture(scope="module")
+def tree(load_example: Load) -> ModuleType:
+    return load_example("branching_diffusion")
+
+
+@pytest.fixture(scope="module")
+def links(load_example: Load) -> ModuleType:
+    return load_example("link_prediction")
+
+
+def run(example: ModuleType, tiny: str, folder: Path, options: str = "") -> dict[str, Any]:
+    arguments = [*tiny.split(), "--output-dir", str(folder), *options.split()]
+    return example.main(example.parse(arguments))
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, example: ModuleType, name: str, calls: int) -> None:
+    """Let a function of an example work ``calls`` times and then fail."""
+    original, count = getattr(example, name), 0
+
+    def stopping(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > calls:
+            raise Stopped
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(example, name, stopping)
+
+
+@pytest.mark.parametrize(
+    "options", ["", "--prior riemannian --posterior riemannian --curvature 0.3", "--iwae-samples 0 --gplvm-steps 0"]
+)
+def test_branching_diffusion_runs(options: str, tree: ModuleType, tmp_path: Path) -> None:
+    result = run(tree, TREE, tmp_path, options)
+    files = ["embeddings.png", "euclidean.pt", "hyperbolic.pt", "loss.png", "metrics.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
+    assert json.loads((tmp_path / "metrics.json").read_text()) == result
+    assert set(result) == {"options", "versions", "python", "models"}
+    assert set(result["versions"]) == {"pyro_hyperbolic", "torch", "pyro"}
+    assert result["options"]["depth"] == 3
+    assert list(result["models"]) == ["hyperbolic", "euclidean"]
+    for entry in result["models"].values():
+        history = entry["history"]
+        assert [len(values) for values in history.values()] == [4, 4, 4]
+        assert history["train_loss"][-1] < history["train_loss"][0]
+        # log p of 50 coordinates of unit variance, and of their noise alone.
+        assert 50 < history["test_loss"][-1] < 90
+        if "--iwae-samples 0" in options:
+            assert "negative_iwae" not in entry
+        else:
+            assert entry["negative_iwae"] < history["test_loss"][-1] + 1
+            assert 0 < entry["negative_iwae_error"] < 1
+
+
+@pytest.mark.parametrize("saved", [1, 3])
+def test_branching_diffusion_resumes_bit_for_bit(
+    saved: int, tree: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(tree, TREE, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        stop_after(patch, tree, "save_checkpoint", saved)
+        with pytest.raises(Stopped):
+            run(tree, TREE, tmp_path / "parts")
+    assert (tmp_path / "parts" / "euclidean.pt").exists() == (saved > 2)
+    assert not (tmp_path / "parts" / "embeddings.png").exists()
+    with pytest.raises(SystemExit, match=r"hyperbolic\.pt exists: continue that run with --resume"):
+        run(tree, TREE, tmp_path / "parts")
+    parts = run(tree, TREE, tmp_path / "parts", "--resume --checkpoint-every 1")
+    for name in tree.MODELS:
+        one, other = (torch.load(tmp_path / folder / f"{name}.pt", weights_only=True) for folder in ("whole", "parts"))
+        for payload in (one, other):
+            del payload["state"]["options"], payload["state"]["history"]["seconds"]
+        assert equal(one, other)
+        assert parts["models"][name]["negative_iwae"] == whole["models"][name]["negative_iwae"]
+
+    with pytest.raises(SystemExit, match=r"other options: --curvature \(was 1.2, is 3.0\)"):
+        run(tree, TREE, tmp_path / "parts", "--resume --curvature 3")
+
+
+def test_gplvm_explains_the_nodes_better_than_its_start(tree: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses: list[float] = []
+    original = tree.gp.util.train
+    monkeypatch.setattr(tree.gp.util, "train", lambda *args, **kwargs: losses.extend(original(*args, **kwargs)))
+    data = branching_diffusion(depth=3)
+    start, observations = tree.principal_components(data)
+    assert observations.shape == (len(data.train), 2)
+    # The plane of greatest variance: no other pair of directions, here two features, has more.
+    assert observations.var(0).sum() > data.train.var(0).topk(2).values.sum()
+    fitted = tree.gplvm(data.nodes, start, num_steps=60, seed=0)
+    assert losses[-1] < 0.9 * losses[0]
+    assert fitted.shape == start.shape
+    assert not torch.allclose(fitted, start / start.std(0), atol=0.1)
+
+
+@pytest.mark.parametrize(("depth", "branching"), [(3, 2), (1, 2), (2, 3)])
+def test_subtrees_are_closed_under_descent(depth: int, branching: int, tree: ModuleType) -> None:
+    data = branching_diffusion(depth=depth, branching=branching, dim=2)
+    groups = tree.subtrees(data)
+    level = min(2, depth)
+    assert (groups[data.depths < level] == -1).all()
+    assert groups[data.depths == level].tolist() == list(range(branching**level))
+    below = data.depths > level
+    assert torch.equal(groups[below], groups[data.parents[below]])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--graph karate",
+        "--graph balanced_tree:2:4 --latent-dim 2 --num-negatives 50",
+        "--latent-dim 2 --prior riemannian --posterior riemannian --posterior-scale isotropic --validation 0 --seeds 1",
+    ],
+)
+def test_link_prediction_runs(
+    options: str, links: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(links, LINKS, tmp_path, options)
+    seeds = result["options"]["seeds"]
+    files = {"metrics.json", "curves.png"} | {f"{name}-{seed}.pt" for name in links.MODELS for seed in range(seeds)}
+    if "--latent-dim 2" in options:
+        files |= {"embeddings.png"}
+    assert {path.name for path in tmp_path.iterdir()} == files
+    stored = json.loads((tmp_path / "metrics.json").read_text())
+    assert stored["runs"] == result["runs"]
+    assert set(stored) == {"options", "versions", "python", "graph", "runs", "summary"}
+    assert [(run["seed"], run["model"]) for run in stored["runs"]] == [
+        (s, m) for s in range(seeds) for m in links.MODELS
+    ]
+    for entry in stored["runs"]:
+        assert entry["history"]["epoch"] == [10, 12]
+        assert entry["history"]["auc"][-1] == entry["auc"]
+        assert 0 <= entry["auc"] <= 1
+        assert 0 < entry["ap"] <= 1
+        assert ("validation" in entry) == ("--validation 0" not in options)
+    mean, half = stored["summary"]["hyperbolic"]["auc"]
+    scores = [entry["auc"] for entry in stored["runs"] if entry["model"] == "hyperbolic"]
+    assert mean == pytest.approx(sum(scores) / seeds)
+    assert (half is None) == (seeds == 1)
+    printed = capsys.readouterr().out
+    assert f"hyperbolic{links.percent(mean, half):>16}" in printed
+
+
+@pytest.mark.parametrize("name", ["euclidean", "hyperbolic"])
+def test_link_prediction_learns(name: str, links: ModuleType) -> None:
+    graph = links.datasets.graph("karate")
+    strangers = (graph.adjacency() + torch.eye(graph.num_nodes) == 0).nonzero()
+    scores = []
+    for epochs in (1, 60):
+        vgae, _ = links.train(name, graph, 0, links.parse(["--num-epochs", str(epochs), "--device", "cpu"]))
+        scores.append(links.score(vgae, graph.edges, strangers)["auc"])
+    assert scores[1] > scores[0] + 0.2
+
+
+def test_link_prediction_repeats_no_finished_seed(
+    links: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(links, LINKS, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        stop_after(patch, links, "train", 3)
+        with pytest.raises(Stopped):
+            run(links, LINKS, tmp_path / "parts")
+    assert len(json.loads((tmp_path / "parts" / "metrics.json").read_text())["runs"]) == 3
+    # An unfinished split does not count, and does not disturb.
+    first = run(links, LINKS, tmp_path / "parts", "--resume --seeds 1")
+    assert first["summary"]["hyperbolic"]["auc"] == (whole["runs"][1]["auc"], None)
+
+    trained = []
+    original = links.train
+
+    def recording(name: str, graph: Any, seed: int, args: Any) -> Any:
+        trained.append((name, seed))
+        return original(name, graph, seed, args)
+
+    monkeypatch.setattr(links, "train", recording)
+    parts = run(links, LINKS, tmp_path / "parts", "--resume")
+    assert trained == [("hyperbolic", 1)]
+    for one, other in zip(parts["runs"], whole["runs"], strict=True):
+        assert one | {"seconds": 0} == other | {"seconds": 0}
+    assert parts["summary"] == whole["summary"]
+
+
+def test_link_prediction_refuses(links: ModuleType, tmp_path: Path) -> None:
+    run(links, LINKS, tmp_path, "--seeds 1 --num-epochs 1")
+    with pytest.raises(SystemExit, match=r"metrics\.json exists: continue that run with --resume"):
+        run(links, LINKS, tmp_path)
+    with pytest.raises(SystemExit, match=r"other options: --num-epochs \(was 1, is 12\)"):
+        run(links, LINKS, tmp_path, "--resume")
+    (tmp_path / "metrics.json").write_text('{"options": ')
+    with pytest.raises(SystemExit, match=r"metrics\.json is not a record of this example, or is damaged"):
+        run(links, LINKS, tmp_path, "--resume")
+    with pytest.raises(SystemExit, match=r"--graph no/such\.edges: .*neither a known graph"):
+        run(links, LINKS, tmp_path / "new", f"--graph no/such.edges --data-dir {tmp_path}")
+    with pytest.raises(SystemExit, match=r"--graph karate: test=0\.001 of 78 edges holds out none"):
+        run(links, LINKS, tmp_path / "new", "--graph karate --test 0.001")
+    assert not (tmp_path / "new").exists()
+
+
+def test_interval_is_students(links: ModuleType) -> None:
+    assert links.interval([0.3]) == (0.3, None)
+    for count in (2, 3, 5, 40):
+        values = torch.rand(count, dtype=torch.float64).tolist()
+        mean, half = links.interval(values)
+        expected = scipy.stats.t.ppf(0.975, count - 1) * scipy.stats.sem(values)
+        assert mean == pytest.approx(math.fsum(values) / count)
+        assert half == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["tree", "links"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--curvature 0", "--curvature: must be a finite float greater than 0, got '0'"),
+        ("--curvature inf", "--curvature: must be a finite float greater than 0, got 'inf'"),
+        ("--num-epochs 0", "--num-epochs: must be a finite int of at least 1, got '0'"),
+        ("--hidden-dim 1.5", "--hidden-dim: must be a finite int of at least 1, got '1.5'"),
+        ("--prior flat", "--prior: invalid choice: 'flat'"),
+    ],
+)
+def test_mistakes_end_with_a_message(
+    name: str, options: str, message: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        request.getfixturevalue(name).parse(options.split())
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tree", "links"])
+def test_resume_needs_a_folder(name: str, request: pytest.FixtureRequest) -> None:
+    example = request.getfixturevalue(name)
+    with pytest.raises(SystemExit, match="--resume needs --output-dir"):
+        example.main(example.parse(["--resume"]))
+
+
+def test_diagonal_scales_need_the_wrapped_law(links: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        links.parse(["--posterior", "riemannian"])
+    assert stop.value.code == 2
+    assert "--posterior-scale diagonal needs --posterior wrapped" in capsys.readouterr().err

@@ -1,0 +1,553 @@
+"""FastSVI against pyro.infer.SVI, step for step."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyro
+import pyro.distributions as dist
+import pyro.optim
+import pytest
+import torch
+from pyro.infer import SVI, RenyiELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+from pyro.nn import PyroModule, PyroParam
+from torch import Tensor, nn
+from torch.distributions import constraints
+
+from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic.infer import FastSVI
+from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
+from pyro_hyperbolic.nn import ManifoldModule
+from tests.helpers import same
+
+STEPS = 8
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+
+
+class Programs(NamedTuple):
+    """A pair of programs with the arguments of a step."""
+
+    model: Callable[..., Any]
+    guide: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def double():
+    """Double precision, so that what is compared is the arithmetic and not its rounding."""
+    torch.set_default_dtype(torch.float64)
+    pyro.clear_param_store()
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def vae(build: Callable[[], Any], **kwargs: Any) -> Programs:
+    module = build()
+    return Programs(module.model, module.guide, (torch.rand(10, 6),), kwargs)
+
+
+def wrapped(**options: Any) -> HyperbolicVAE:
+    return HyperbolicVAE(PoincareBall(1.0), 2, 6, hidden_dim=8, **options)
+
+
+def learnable() -> HyperbolicVAE:
+    return HyperbolicVAE(ManifoldModule(PoincareBall(0.7), learnable=True), 2, 6, hidden_dim=8, learn_prior_scale=True)
+
+
+def vgae(**kwargs: Any) -> Programs:
+    edges = torch.tensor([[0, 1], [0, 2], [1, 3], [1, 4], [2, 5]])
+    module = HyperbolicVGAE(PoincareBall(1.0), 6, edges, latent_dim=2, hidden_dim=4)
+    return Programs(module.model, module.guide, (), kwargs)
+
+
+def registered() -> Programs:
+    """Plain functions that register their modules."""
+    encoder, decoder = nn.Linear(5, 4), nn.Linear(2, 5)
+
+    def model(x: Tensor) -> None:
+        pyro.module("decoder", decoder)
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+            pyro.sample("x", dist.Normal(decoder(z), 1.0).to_event(1), obs=x)
+
+    def guide(x: Tensor) -> None:
+        pyro.module("encoder", encoder)
+        with pyro.plate("data", len(x)):
+            loc, raw = encoder(x).chunk(2, -1)
+            pyro.sample("z", dist.Normal(loc, nn.functional.softplus(raw)).to_event(1))
+
+    return Programs(model, guide, (torch.randn(10, 5),))
+
+
+def bare() -> Programs:
+    """Nothing but pyro.param, with constraints, one of them read twice."""
+
+    def model(x: Tensor) -> None:
+        rate = pyro.param("rate", torch.tensor(2.0), constraint=constraints.interval(0.5, 4.0))
+        mu = pyro.sample("mu", dist.Normal(0.0, 10.0))
+        sigma = pyro.sample("sigma", dist.Exponential(rate))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(mu, sigma), obs=x)
+
+    def guide(x: Tensor) -> None:
+        scale = pyro.param("scale", torch.tensor(0.3), constraint=constraints.positive)
+        pyro.sample("mu", dist.Normal(pyro.param("loc", torch.tensor(0.1)), scale))
+        pyro.sample("sigma", dist.LogNormal(pyro.param("log", torch.tensor(0.0)), pyro.param("scale") / 2))
+
+    return Programs(model, guide, (torch.randn(10) + 2,))
+
+
+class Regression(PyroModule):
+    """Constrained parameters of a PyroModule, in the model and in the guide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise = PyroParam(torch.tensor(0.5), constraint=constraints.positive)
+        self.weights = PyroParam(torch.tensor([0.2, 0.3, 0.5]), constraint=constraints.simplex)
+
+    def forward(self, x: Tensor) -> Any:
+        slope = pyro.sample("slope", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            return pyro.sample("y", dist.Normal((x * slope * self.weights).sum(-1), self.noise), obs=x.sum(-1))
+
+
+class RegressionGuide(PyroModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loc = nn.Parameter(torch.randn(3))
+        self.scale = PyroParam(torch.full((3,), 0.1), constraint=constraints.positive)
+
+    def forward(self, x: Tensor) -> Any:
+        return pyro.sample("slope", dist.Normal(self.loc, self.scale).to_event(1))
+
+
+def modules() -> Programs:
+    return Programs(Regression(), RegressionGuide(), (torch.randn(10, 3),))
+
+
+def autoguide(kind: type) -> Programs:
+    model = Regression()
+    return Programs(model, kind(model), (torch.randn(10, 3),))
+
+
+def lazy() -> Programs:
+    """Parameters whose shape is known when the first data come."""
+
+    def model(x: Tensor) -> None:
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(0.0, 1.0))
+            pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+    def guide(x: Tensor) -> None:
+        loc = pyro.param("loc", lambda: torch.randn(len(x)))
+        scale = pyro.param("scale", lambda: torch.ones(len(x)), constraint=dist.constraints.softplus_positive)
+        with pyro.plate("data", len(x)):
+            pyro.sample("z", dist.Normal(loc, scale))
+
+    return Programs(model, guide, (torch.randn(6),))
+
+
+PROGRAMS: dict[str, Callable[[], Programs]] = {
+    "wrapped": lambda: vae(wrapped),
+    "riemannian": lambda: vae(lambda: wrapped(prior="riemannian", posterior="riemannian")),
+    "euclidean": lambda: vae(lambda: EuclideanVAE(2, 6, hidden_dim=8)),
+    "hyperboloid": lambda: vae(lambda: HyperbolicVAE(Lorentz(1.0), 2, 6, hidden_dim=8, posterior_scale="diagonal")),
+    "minibatch": lambda: vae(wrapped, data_size=50),
+    "subsample": lambda: vae(wrapped, subsample_size=4),
+    "learnable curvature": lambda: vae(learnable),
+    "graph": vgae,
+    "sampled graph": lambda: vgae(num_negatives=7),
+    "registered": registered,
+    "bare": bare,
+    "modules": modules,
+    "AutoNormal": lambda: autoguide(AutoNormal),
+    "AutoMultivariateNormal": lambda: autoguide(AutoMultivariateNormal),
+    "lazy": lazy,
+}
+
+LOSSES: dict[str, Callable[[], Any]] = {
+    "Trace": Trace_ELBO,
+    "Trace of 3": lambda: Trace_ELBO(num_particles=3),
+    "Trace of 3 at once": lambda: Trace_ELBO(num_particles=3, vectorize_particles=True),
+    "MeanField": TraceMeanField_ELBO,
+    "MeanField of 3 at once": lambda: TraceMeanField_ELBO(num_particles=3, vectorize_particles=True),
+    "IWAE of 1": lambda: RenyiELBO(alpha=0, num_particles=1),
+    "IWAE of 3": lambda: RenyiELBO(alpha=0, num_particles=3),
+    "Renyi of 3": lambda: RenyiELBO(alpha=0.5, num_particles=3),
+    "Renyi of 3 at once": lambda: RenyiELBO(alpha=0.5, num_particles=3, vectorize_particles=True),
+}
+
+
+def rate_by_name(name: str) -> dict[str, Any]:
+    # The curvature is shared between latent and decoder; Pyro knows it by the last of its names.
+    return {"lr": {"decoder.embed.manifold.raw": 0.05, "latent.manifold.raw": 0.5}.get(name, 0.01)}
+
+
+def rate_by_module(module: str, name: str) -> dict[str, Any]:
+    return {"lr": 0.02 if module == "encoder" else 0.01, "betas": (0.8, 0.9) if name.endswith("bias") else (0.9, 0.99)}
+
+
+def clip_by_name(module: str, name: str) -> dict[str, Any]:
+    return {"clip_norm": 0.5} if module == "encoder" else {"clip_value": 0.1} if "bias" in name else {}
+
+
+def exponential() -> Any:
+    return pyro.optim.ExponentialLR(
+        {"optimizer": torch.optim.Adam, "optim_args": {"lr": 0.02}, "gamma": 0.5}, {"clip_norm": 1.0}
+    )
+
+
+OPTIMISERS: dict[str, Callable[[], Any]] = {
+    "Adam": lambda: pyro.optim.Adam({"lr": 0.01}),
+    "Adam, options by name": lambda: pyro.optim.Adam(rate_by_name),
+    "Adam, options by module and name": lambda: pyro.optim.Adam(rate_by_module),
+    "Adam, clipped by norm": lambda: pyro.optim.Adam({"lr": 0.01}, {"clip_norm": 0.5}),
+    "Adam, clipped by value": lambda: pyro.optim.Adam({"lr": 0.01}, {"clip_value": 0.1}),
+    "Adam, clipped by both": lambda: pyro.optim.Adam({"lr": 0.01}, {"clip_norm": 0.5, "clip_value": 0.1}),
+    "Adam, clipped by name": lambda: pyro.optim.Adam({"lr": 0.01}, clip_by_name),
+    "AdamW": lambda: pyro.optim.AdamW({"lr": 0.01, "weight_decay": 0.1}),
+    "ClippedAdam": lambda: pyro.optim.ClippedAdam({"lr": 0.02, "clip_norm": 0.5, "lrd": 0.9}),
+    "SGD": lambda: pyro.optim.SGD({"lr": 1e-3, "momentum": 0.9}),
+    "RMSprop": lambda: pyro.optim.RMSprop({"lr": 0.01}),
+    "ExponentialLR": exponential,
+}
+
+CASES = (
+    [(name, "Trace", "Adam") for name in PROGRAMS]
+    + [("modules", loss, "Adam") for loss in LOSSES if loss != "Trace"]
+    + [("wrapped", loss, "SGD") for loss in LOSSES if loss != "Trace"]
+    + [("riemannian", "Renyi of 3 at once", "Adam"), ("graph", "Trace of 3 at once", "Adam")]
+    + [("registered", "MeanField", "Adam"), ("AutoNormal", "MeanField", "Adam"), ("minibatch", "IWAE of 3", "Adam")]
+    + [("learnable curvature", "Trace", optim) for optim in OPTIMISERS if optim != "Adam"]
+    + [("bare", "Trace", optim) for optim in ("Adam, clipped by name", "ClippedAdam", "ExponentialLR")]
+    + [("modules", "Trace", optim) for optim in ("Adam, options by module and name", "Adam, clipped by norm")]
+)
+
+
+def train(
+    kind: Any, programs: str, loss: str = "Trace", optim: str = "Adam", steps: int = STEPS, **options: Any
+) -> Any:
+    """Losses, and the unconstrained parameters by their names in Pyro's store."""
+    pyro.clear_param_store()
+    torch.manual_seed(0)
+    model, guide, args, kwargs = PROGRAMS[programs]()
+    optimiser = OPTIMISERS[optim]()
+    svi = kind(model, guide, optimiser, LOSSES[loss](), **options)
+    torch.manual_seed(1)
+    losses = []
+    for i in range(steps):
+        losses.append(svi.step(*args, **kwargs))
+        if optim == "ExponentialLR" and i % 3 == 2:
+            optimiser.step()
+    after = torch.rand(())
+    return torch.stack([torch.as_tensor(x) for x in losses]), stored(), after
+
+
+def stored() -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in pyro.get_param_store().named_parameters()}
+
+
+def same_run(actual: Any, expected: Any, tolerance: float) -> None:
+    same(actual[0], expected[0], tolerance)
+    assert actual[1].keys() == expected[1].keys()
+    assert expected[1]
+    for name, value in expected[1].items():
+        same(actual[1][name], value, tolerance)
+
+
+class TestAgainstSVI:
+    @pytest.mark.parametrize(("programs", "loss", "optim"), CASES)
+    def test_losses_and_parameters(self, programs, loss, optim):
+        expected = train(SVI, programs, loss, optim)
+        actual = train(FastSVI, programs, loss, optim)
+        same_run(actual, expected, TOLERANCE[torch.float64])
+        assert torch.equal(actual[2], expected[2]), "other random numbers have been drawn"
+
+    @pytest.mark.parametrize("programs", ["wrapped", "riemannian", "registered"])
+    def test_single_precision(self, programs):
+        torch.set_default_dtype(torch.float32)
+        expected = train(SVI, programs, "Trace", "SGD")
+        same_run(train(FastSVI, programs, "Trace", "SGD"), expected, TOLERANCE[torch.float32])
+
+    def test_parameters_have_moved(self):
+        torch.manual_seed(0)
+        PROGRAMS["learnable curvature"]()
+        _, after, _ = train(FastSVI, "learnable curvature")
+        _, before, _ = train(FastSVI, "learnable curvature", steps=1)
+        assert all(not torch.equal(before[name], after[name]) for name in before)
+
+    def test_torch_factory(self):
+        expected = train(SVI, "wrapped")
+        pyro.clear_param_store()
+        torch.manual_seed(0)
+        model, guide, args, _ = PROGRAMS["wrapped"]()
+        svi = FastSVI(model, guide, lambda parameters: torch.optim.Adam(parameters, lr=0.01), Trace_ELBO())
+        torch.manual_seed(1)
+        losses = torch.stack([svi.step(*args) for _ in range(STEPS)])
+        same_run((losses, stored()), expected, TOLERANCE[torch.float64])
+
+    def test_loss_given_as_a_function(self):
+        expected = train(SVI, "wrapped")
+        torch.manual_seed(0)
+        model, guide, args, _ = PROGRAMS["wrapped"]()
+        svi = FastSVI(model, guide, OPTIMISERS["Adam"](), Trace_ELBO().differentiable_loss)
+        torch.manual_seed(1)
+        same(torch.stack([svi.step(*args) for _ in range(STEPS)]), expected[0], TOLERANCE[torch.float64])
+
+    def test_two_models_in_turns(self):
+        """Both programs use the same names in Pyro's store."""
+        torch.manual_seed(0)
+        first = PROGRAMS["wrapped"]()
+        alone = train(FastSVI, "wrapped")
+        second = PROGRAMS["wrapped"]()
+        runs = [FastSVI(p.model, p.guide, OPTIMISERS["Adam"](), Trace_ELBO()) for p in (first, second)]
+        torch.manual_seed(1)
+        losses = []
+        for _ in range(STEPS):
+            losses.append(runs[0].step(*first.args))
+            state = torch.get_rng_state()
+            runs[1].step(*second.args)
+            torch.set_rng_state(state)
+        same(torch.stack(losses), alone[0], TOLERANCE[torch.float64])
+
+
+class TestCompiled:
+    @pytest.mark.parametrize("programs", [pytest.param("wrapped", marks=pytest.mark.slow), "bare"])
+    def test_losses_and_parameters(self, programs):
+        expected = train(FastSVI, programs, steps=4)
+        # Compiled programs draw their own random numbers unless told otherwise.
+        with torch._inductor.config.patch(fallback_random=True), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            actual = train(FastSVI, programs, steps=4, compile=True)
+        same_run(actual, expected, 1e-4)
+
+
+def build(programs: str = "wrapped", optim: str = "Adam", **options: Any) -> tuple[FastSVI, Programs, Any]:
+    torch.manual_seed(0)
+    pair = PROGRAMS[programs]()
+    optimiser = OPTIMISERS[optim]()
+    return FastSVI(pair.model, pair.guide, optimiser, Trace_ELBO(), **options), pair, optimiser
+
+
+class TestStep:
+    def test_loss_is_a_scalar_tensor(self):
+        svi, (_, _, args, _), _ = build()
+        for loss in (svi.step(*args), svi.step(*args), svi.evaluate_loss(*args)):
+            assert isinstance(loss, Tensor)
+            assert loss.shape == ()
+            assert not loss.requires_grad
+        assert svi.steps == 2
+
+    @pytest.mark.parametrize("steps", [0, 2])
+    def test_evaluation_changes_nothing(self, steps):
+        svi, (model, guide, args, _), _ = build()
+        for _ in range(steps):
+            svi.step(*args)
+        before = [p.clone() for p in model.__self__.parameters()]
+        torch.manual_seed(5)
+        loss = svi.evaluate_loss(*args)
+        torch.manual_seed(5)
+        same(loss, Trace_ELBO().loss(model, guide, *args), 1e-12)
+        assert svi.steps == steps
+        assert all(torch.equal(a, b) for a, b in zip(before, model.__self__.parameters(), strict=True))
+
+    def test_named_parameters(self):
+        svi, (_, _, args, _), _ = build("bare")
+        assert svi.named_parameters() == {}
+        svi.step(*args)
+        assert set(svi.named_parameters()) == {"rate", "scale", "loc", "log"}
+        same(svi.named_parameters()["scale"].exp(), pyro.param("scale"), 1e-12)
+
+    def test_keyword_and_shape_may_change(self):
+        svi, _, _ = build()
+        for size in (3, 7, 3):
+            assert svi.step(torch.rand(size, 6), data_size=20).isfinite()
+
+
+class TestState:
+    @pytest.mark.parametrize("optim", ["Adam", "ExponentialLR", "ClippedAdam", "SGD"])
+    @pytest.mark.parametrize("started", [False, True], ids=["before the first step", "after a step"])
+    @pytest.mark.parametrize("programs", ["wrapped", "bare"])
+    def test_resumption_is_exact(self, programs, started, optim):
+        def go(svi: FastSVI, optimiser: Any, steps: int) -> list[Tensor]:
+            losses = []
+            for _ in range(steps):
+                losses.append(svi.step(*args))
+                if optim == "ExponentialLR":
+                    optimiser.step()
+            return losses
+
+        svi, (_, _, args, _), optimiser = build(programs, optim)
+        go(svi, optimiser, 3)
+        state, generator = svi.state_dict(), torch.get_rng_state()
+        expected = go(svi, optimiser, 4)
+        parameters = {name: t.clone() for name, t in svi.named_parameters().items()}
+
+        pyro.clear_param_store()
+        new, _, optimiser = build(programs, optim)
+        if started:
+            go(new, optimiser, 2)
+        new.load_state_dict(state)
+        torch.set_rng_state(generator)
+        actual = go(new, optimiser, 4)
+        assert torch.equal(torch.stack(actual), torch.stack(expected))
+        assert new.steps == 7
+        assert all(torch.equal(new.named_parameters()[name], t) for name, t in parameters.items())
+
+    def test_state_is_a_snapshot(self):
+        svi, (_, _, args, _), _ = build()
+        svi.step(*args)
+        state = svi.state_dict()
+        generator = torch.get_rng_state()
+        first = svi.step(*args), svi.step(*args), svi.step(*args)
+        for _ in range(2):  # loading must not tie the state to the run either
+            svi.load_state_dict(state)
+            torch.set_rng_state(generator)
+            assert torch.equal(torch.stack([svi.step(*args) for _ in range(3)]), torch.stack(first))
+
+    def test_no_state_before_the_first_step(self):
+        with pytest.raises(ValueError, match="before the first step"):
+            build()[0].state_dict()
+
+    @pytest.mark.parametrize("started", [False, True])
+    @pytest.mark.parametrize("other", ["bare", "wider"])
+    def test_state_of_other_programs(self, other, started):
+        """Refused as long as it is there: the run does not go on from nowhere; and nothing of it is taken over."""
+        if other == "wider":
+            module = HyperbolicVAE(PoincareBall(1.0), 2, 6, hidden_dim=9)
+            donor, args = FastSVI(module.model, module.guide, OPTIMISERS["Adam"](), Trace_ELBO()), (torch.rand(3, 6),)
+        else:
+            donor, (_, _, args, _), _ = build("bare")
+        donor.step(*args)
+        svi, (model, _, args, _), _ = build()
+        before = [p.clone() for p in model.__self__.parameters()]
+        if started:
+            svi.step(*args)
+            before = [p.clone() for p in model.__self__.parameters()]
+            with pytest.raises(ValueError, match="state belongs to other programs"):
+                svi.load_state_dict(donor.state_dict())
+        else:
+            svi.load_state_dict(donor.state_dict())
+            for _ in range(2):
+                with pytest.raises(ValueError, match="state belongs to other programs"):
+                    svi.step(*args)
+        assert all(torch.equal(a, b) for a, b in zip(before, model.__self__.parameters(), strict=True))
+
+
+def fast(model: Any, guide: Any, loss: Any = None, **options: Any) -> FastSVI:
+    return FastSVI(model, guide, OPTIMISERS["Adam"](), Trace_ELBO() if loss is None else loss, **options)
+
+
+class TestRefused:
+    def test_no_parameters(self):
+        def program() -> None:
+            pyro.sample("z", dist.Normal(0.0, 1.0))
+
+        with pytest.raises(ValueError, match="no parameters"):
+            fast(program, program).step()
+
+    @pytest.mark.parametrize("loss", [Trace_ELBO, lambda: RenyiELBO(num_particles=2)])
+    def test_site_that_needs_a_score_function(self, loss):
+        def model() -> None:
+            pyro.sample("coin", dist.Bernoulli(0.5))
+
+        def guide() -> None:
+            p = pyro.param("p", torch.tensor(0.5), constraint=constraints.unit_interval)
+            pyro.sample("coin", dist.Bernoulli(p))
+
+        with pytest.raises(ValueError, match=r"site 'coin'.*Bernoulli.*not reparametrised"):
+            fast(model, guide, loss()).step()
+
+    @pytest.mark.filterwarnings("ignore:(?s).*need to use TraceEnum_ELBO instead")
+    def test_enumerated_site(self):
+        def model() -> None:
+            pyro.sample("coin", dist.Bernoulli(0.5))
+
+        def guide() -> None:
+            p = pyro.param("p", torch.tensor(0.5), constraint=constraints.unit_interval)
+            pyro.sample("coin", dist.Bernoulli(p), infer={"enumerate": "parallel"})
+
+        with pytest.raises(ValueError, match=r"site 'coin' is enumerated.*TraceEnum_ELBO"):
+            fast(model, guide).step()
+
+    def test_other_losses(self):
+        with pytest.raises(ValueError, match="got TraceEnum_ELBO"):
+            fast(None, None, TraceEnum_ELBO())
+        with pytest.raises(ValueError, match="loss must be an ELBO or a function"):
+            fast(None, None, "elbo")
+
+    def test_optimiser(self):
+        _, (model, guide, args, _), _ = build()
+        with pytest.raises(ValueError, match="optim must be"):
+            FastSVI(model, guide, "adam", Trace_ELBO()).step(*args)
+
+    def test_validate_every(self):
+        with pytest.raises(ValueError, match="validate_every must be at least 1, got 0"):
+            fast(None, None, validate_every=0)
+
+    @pytest.mark.parametrize("compile", [False, True])
+    def test_parameter_that_appears_later(self, compile):
+        """It would never be trained."""
+        calls = 0
+
+        def model() -> None:
+            pyro.sample("z", dist.Normal(0.0, 1.0))
+
+        def guide() -> None:
+            nonlocal calls
+            calls += 1
+            late = pyro.param("late", torch.tensor(0.0)) if calls > 1 else 0.0
+            pyro.sample("z", dist.Normal(pyro.param("loc", torch.tensor(0.0)) + late, 1.0))
+
+        svi = fast(model, guide, compile=compile)
+        svi.step()
+        with pytest.raises(ValueError, match="parameter 'late' was not used when the program first ran"):
+            svi.step()
+
+    def test_store_that_was_cleared(self):
+        """The programs would go on with new parameters, which are not those of the optimiser."""
+        svi, (_, _, args, _), _ = build("bare")
+        svi.step(*args)
+        pyro.clear_param_store()
+        with pytest.raises(ValueError, match="was not used when the program first ran"):
+            svi.step(*args)
+
+
+class TestWatch:
+    def test_loss_that_is_not_finite_is_reported_once(self):
+        def model(x: Tensor) -> None:
+            pyro.sample("z", dist.Normal(0.0, 1.0))
+            pyro.factor("x", x * pyro.param("w", torch.tensor(1.0)))
+
+        def guide(x: Tensor) -> None:
+            pyro.sample("z", dist.Normal(pyro.param("loc", torch.tensor(0.0)), 1.0))
+
+        svi = fast(model, guide)
+        for _ in range(2):
+            svi.step(torch.tensor(1.0))
+        with pytest.warns(UserWarning, match="not finite since step 3$") as record:
+            svi.step(torch.tensor(math.inf))
+        assert len(record) == 1
+        assert record[0].filename == __file__
+        svi.step(torch.tensor(1.0))  # warnings are errors here
+
+    def test_posterior_that_leaves_the_ball(self):
+        svi, (model, _, args, _), _ = build(validate_every=3)
+        svi.step(*args)
+        with torch.no_grad():
+            model.__self__.encoder.loc.bias.fill_(60.0)
+        svi.step(*args)
+        svi.step(*args)
+        with pytest.raises(ValueError, match=r"distance .* from the\s+origin.*Lorentz"):
+            svi.step(*args)
+
+    def test_validation_leaves_no_trace(self):
+        expected = train(FastSVI, "wrapped")
+        actual = train(FastSVI, "wrapped", validate_every=1)
+        assert torch.equal(actual[0], expected[0])
+        assert torch.equal(actual[2], expected[2])

@@ -1,0 +1,336 @@
+"""The importance-weighted estimate of the evidence."""
+
+import math
+import subprocess
+import sys
+import textwrap
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer.autoguide import AutoNormal
+
+from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.infer import log_marginal_likelihood
+from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
+from tests.helpers import LargestStorage, same
+
+
+# z ~ N(0, 1), x | z ~ N(z, 1): x ~ N(0, 2) and z | x ~ N(x/2, 1/2). The guide is wider than the posterior, so that the
+# weights vary and are bounded.
+def model(x):
+    with pyro.plate("data", len(x)):
+        z = pyro.sample("z", dist.Normal(0.0, 1.0))
+        pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+
+def guide(x):
+    with pyro.plate("data", len(x)):
+        pyro.sample("z", dist.Normal(x / 2, 1.0))
+
+
+def evidence(x):
+    return dist.Normal(0.0, math.sqrt(2)).log_prob(x).double()
+
+
+def observations(size=5):
+    return math.sqrt(2) * torch.randn(size)
+
+
+def check_close(model, guide, data, expected, num_samples=4000, **kwargs):
+    """Estimates within five of their standard errors, which must say something."""
+    estimate, error = log_marginal_likelihood(model, guide, data, num_samples, standard_error=True, **kwargs)
+    assert estimate.shape == error.shape == expected.shape
+    assert ((estimate - expected).abs() < 5 * error).all()
+    assert (error < 0.1).all()
+
+
+class TestConjugate:
+    def test_evidence(self):
+        x = observations()
+        check_close(model, guide, x, evidence(x))
+
+    def test_exact_posterior_gives_the_exact_evidence(self):
+        x = observations()
+
+        def posterior(x):
+            with pyro.plate("data", len(x)):
+                pyro.sample("z", dist.Normal(x / 2, math.sqrt(0.5)))
+
+        for num_samples in (1, 7):
+            estimate, error = log_marginal_likelihood(model, posterior, x, num_samples, standard_error=True)
+            same(estimate, evidence(x), 1e-5)
+            assert (error < 1e-3).all()
+
+    def test_errors_are_honest(self):
+        x = observations(200)
+        estimate, error = log_marginal_likelihood(model, guide, x, 500, chunk=10**5, standard_error=True)
+        score = (estimate - evidence(x)) / error
+        # Of 200 scores, 191 are within 1.96 on average; 9 more or less is three standard deviations.
+        assert 181 <= (score.abs() < 1.96).sum() <= 199
+        assert 0.85 < score.std() < 1.15
+        assert abs(score.mean()) < 5 / math.sqrt(200)
+
+    def test_errors_fall_as_the_root_of_the_samples(self):
+        x = observations()
+        few, many = (log_marginal_likelihood(model, guide, x, k, standard_error=True)[1] for k in (500, 50_000))
+        same(few / many, torch.full((5,), 10.0), 0.25)
+
+    def test_more_samples_tighten_the_bound(self):
+        x = observations(2000)
+        gaps = [(evidence(x) - log_marginal_likelihood(model, guide, x, k)).mean().item() for k in (1, 4, 64)]
+        assert gaps[0] > 2 * gaps[1] > 4 * gaps[2] > 0
+
+    def test_an_auto_guide(self):
+        x = observations()
+        auto = AutoNormal(model)
+        auto(x)
+        with torch.no_grad():
+            auto.locs.z.copy_(x / 2)
+            auto.scales.z = torch.ones(5)
+        # The guide keeps one set of parameters per datum, so all data go in at once.
+        check_close(model, auto, x, evidence(x), chunk=10**5)
+
+    def test_a_factor_is_part_of_the_density(self):
+        def with_factor(x):
+            with pyro.plate("data", len(x)):
+                z = pyro.sample("z", dist.Normal(0.0, 1.0))
+                pyro.factor("x", dist.Normal(z, 1.0).log_prob(x))
+
+        x = observations()
+        check_close(with_factor, guide, x, evidence(x))
+
+    def test_deterministic_sites_have_no_density(self):
+        def with_records(x):
+            pyro.deterministic("total", x.sum())
+            with pyro.plate("data", len(x)):
+                z = pyro.sample("z", dist.Normal(0.0, 1.0))
+                pyro.deterministic("square", z * z, event_dim=0)
+                pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+        x = observations()
+        check_close(with_records, guide, x, evidence(x))
+
+    def test_several_latents_and_observations(self):
+        def longer(x, y):
+            with pyro.plate("data", len(x)):
+                z = pyro.sample("z", dist.Normal(0.0, 1.0))
+                w = pyro.sample("w", dist.Normal(z, 1.0))
+                pyro.sample("x", dist.Normal(w, 1.0), obs=x)
+                pyro.sample("y", dist.Normal(0.0, 1.0).expand((3,)).to_event(1), obs=y)
+
+        def longer_guide(x, y):
+            with pyro.plate("data", len(x)):
+                z = pyro.sample("z", dist.Normal(x / 3, 1.0))
+                pyro.sample("w", dist.Normal((x + z) / 2, 1.0))
+
+        x, y = observations(), torch.randn(5, 3)
+        expected = dist.Normal(0.0, math.sqrt(3)).log_prob(x) + dist.Normal(0.0, 1.0).log_prob(y).sum(-1)
+        check_close(longer, longer_guide, (x, y), expected.double())
+
+
+MODELS = {
+    "euclidean": lambda: EuclideanVAE(2, 6, hidden_dim=8),
+    "wrapped": lambda: HyperbolicVAE(PoincareBall(1.0), 2, 6, hidden_dim=8),
+    "riemannian": lambda: HyperbolicVAE(
+        PoincareBall(1.4), 2, (2, 3), hidden_dim=8, prior="riemannian", posterior="riemannian", likelihood="normal"
+    ),
+    "float64 latents": lambda: HyperbolicVAE(PoincareBall(1.0), 3, 6, hidden_dim=8, latent_dtype=torch.float64),
+}
+every_vae = pytest.mark.parametrize("name", MODELS)
+
+
+def build(name):
+    """An auto-encoder whose posterior is as wide as its prior, so that the weights are bounded, and data."""
+    vae = MODELS[name]()
+    with torch.no_grad():
+        vae.encoder.scale.bias.fill_(1.0)
+        vae.encoder.loc.weight /= 10
+    return vae, torch.rand(7, *vae.decoder.data_shape)
+
+
+class TestAutoEncoders:
+    @every_vae
+    def test_by_brute_force_with_the_same_noise(self, name):
+        vae, x = build(name)
+        torch.manual_seed(3)
+        estimate, error = log_marginal_likelihood(vae.model, vae.guide, x, 11, standard_error=True)
+        assert estimate.dtype == torch.float64
+        assert not estimate.requires_grad
+        torch.manual_seed(3)
+        with torch.no_grad():
+            z = vae.encode(x).expand((11, 7)).sample().clone()
+            weights = vae.decode(z).log_prob(x) + vae.prior().log_prob(z) - vae.encode(x).log_prob(z)
+        weights = weights.double()
+        same(estimate, weights.logsumexp(0) - math.log(11), 1e-5)
+        ratio = (weights - estimate).exp()
+        same(error, ratio.std(0, correction=0) / math.sqrt(11), 1e-4)
+
+    @every_vae
+    def test_chunks_agree(self, name):
+        vae, x = build(name)
+        torch.manual_seed(3)
+        whole, first = log_marginal_likelihood(vae.model, vae.guide, x, 2000, chunk=10**6, standard_error=True)
+        pieces, second = log_marginal_likelihood(vae.model, vae.guide, x, 2000, chunk=900, standard_error=True)
+        assert not torch.equal(whole, pieces)
+        assert ((whole - pieces).abs() < 5 * (first.square() + second.square()).sqrt()).all()
+        assert (first < 0.1).all()
+
+    @every_vae
+    def test_above_the_elbo(self, name):
+        vae, x = build(name)
+        bound = -pyro.infer.Trace_ELBO(num_particles=300, vectorize_particles=True).loss(vae.model, vae.guide, x)
+        assert log_marginal_likelihood(vae.model, vae.guide, x, 1000).sum() > bound
+
+    @pytest.mark.parametrize("factor", [1, 100])
+    def test_the_size_of_the_data_set_does_not_scale_it(self, factor):
+        vae, x = build("wrapped")
+        torch.manual_seed(3)
+        plain = log_marginal_likelihood(vae.model, vae.guide, x, 20)
+        torch.manual_seed(3)
+        scaled = log_marginal_likelihood(vae.model, vae.guide, x, 20, data_size=factor * len(x))
+        same(scaled, plain, 1e-6)
+
+    def test_handlers_that_scale_do_not_scale_it(self):
+        vae, x = build("wrapped")
+        torch.manual_seed(3)
+        plain = log_marginal_likelihood(vae.model, vae.guide, x, 20)
+        torch.manual_seed(3)
+        annealed = [poutine.scale(program, scale=0.1) for program in (vae.model, vae.guide)]
+        same(log_marginal_likelihood(*annealed, x, 20), plain, 1e-6)
+
+    def test_no_graph_and_no_change_of_the_model(self):
+        vae, x = build("wrapped")
+        state = {name: value.clone() for name, value in vae.state_dict().items()}
+        log_marginal_likelihood(vae.model, vae.guide, x, 20)
+        assert all(p.grad is None for p in vae.parameters())
+        assert all(torch.equal(state[name], value) for name, value in vae.state_dict().items())
+        assert torch.is_grad_enabled()
+
+
+CHUNKS = [
+    # data, samples, chunk: the largest number of pairs held at once, and of calls.
+    (10, 4, 8192, 40, 1),
+    (10, 4, 20, 20, 2),
+    (10, 4, 7, 4, 10),
+    (10, 4, 4, 4, 10),
+    (10, 4, 3, 3, 20),
+    (10, 4, 1, 1, 40),
+    (1, 1, 1, 1, 1),
+    (3, 7, 8, 7, 3),
+    (3, 7, 20, 14, 2),
+]
+
+
+@pytest.mark.parametrize(("size", "num_samples", "chunk", "largest", "calls"), CHUNKS)
+def test_chunks_are_bounded(size, num_samples, chunk, largest, calls):
+    x = observations(size)
+    seen, data = [], []
+
+    def counting(x):
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(0.0, 1.0))
+            assert z.shape[-1] == len(x)
+            seen.append(z.numel())
+            data.append(x)
+            pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+    estimate = log_marginal_likelihood(counting, guide, x, num_samples, chunk=chunk)
+    assert estimate.shape == (size,)
+    assert max(seen) == largest <= chunk
+    assert len(seen) == calls
+    assert sum(seen) == size * num_samples
+    # Every datum has had all its samples, in the order of the data.
+    assert torch.equal(torch.cat(data).unique_consecutive(), x)
+
+
+def test_memory_is_bounded_by_the_chunk():
+    vae = HyperbolicVAE(PoincareBall(1.0), 2, 50, hidden_dim=20)
+    x = torch.rand(3, 50)
+    with LargestStorage() as largest:
+        log_marginal_likelihood(vae.model, vae.guide, x, 400, chunk=100)
+    assert 100 * 50 <= largest.numel <= 2 * 100 * 50
+
+
+@pytest.mark.slow
+def test_five_thousand_samples_of_a_thousand_images_fit_in_two_gigabytes():
+    program = """
+        import resource, torch
+        from pyro_hyperbolic import PoincareBall
+        from pyro_hyperbolic.infer import log_marginal_likelihood
+        from pyro_hyperbolic.models import HyperbolicVAE
+        vae = HyperbolicVAE(PoincareBall(1.4), 2, (28, 28), hidden_dim=32)
+        estimate = log_marginal_likelihood(vae.model, vae.guide, torch.rand(1000, 28, 28), 5000)
+        assert estimate.shape == (1000,) and estimate.isfinite().all()
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True, timeout=1800
+    )
+    kilobytes = int(done.stdout)
+    # All at once would be 5000 * 1000 * 784 numbers, 16 GB a tensor.
+    assert kilobytes < 2e6
+
+
+class TestMistakes:
+    @pytest.mark.parametrize("num_samples", [20, 5000])
+    def test_global_latent(self, num_samples):
+        # With 5000 samples and the default chunk, one datum is looked at a time: it must not pass for local.
+        def with_global(x):
+            w = pyro.sample("weight", dist.Normal(0.0, 1.0))
+            with pyro.plate("data", len(x)):
+                z = pyro.sample("z", dist.Normal(w, 1.0))
+                pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+        def global_guide(x):
+            pyro.sample("weight", dist.Normal(0.0, 1.0))
+            guide(x)
+
+        with pytest.raises(ValueError, match="site 'weight' is outside of every data plate"):
+            log_marginal_likelihood(with_global, global_guide, observations(), num_samples)
+
+    @pytest.mark.parametrize("size", [1, 5])
+    def test_global_observation(self, size):
+        def with_total(x):
+            model(x)
+            pyro.sample("total", dist.Normal(0.0, 1.0), obs=x.sum())
+
+        with pytest.raises(ValueError, match="site 'total' is outside of every data plate"):
+            log_marginal_likelihood(with_total, guide, observations(size), 20)
+
+    def test_subsampling(self):
+        vae, x = build("wrapped")
+        with pytest.raises(ValueError, match=r"see 3 of 7 data.*without subsample_size"):
+            log_marginal_likelihood(vae.model, vae.guide, x, 20, subsample_size=3)
+
+    DATA = {
+        "empty": (torch.zeros(0), "one non-zero length"),
+        "no tensor": ((), "one non-zero length"),
+        "two lengths": ((torch.zeros(3), torch.zeros(4)), "one non-zero length"),
+        "a list": ([torch.zeros(3)], "must be a tensor, or a tuple of tensors"),
+        "a number": (torch.zeros(()), "must be a tensor, or a tuple of tensors"),
+    }
+
+    @pytest.mark.parametrize("name", DATA)
+    def test_data(self, name):
+        data, message = self.DATA[name]
+        with pytest.raises(ValueError, match=message):
+            log_marginal_likelihood(model, guide, data, 20)
+
+    @pytest.mark.parametrize("value", [0, -1, 2.5, "many", None])
+    @pytest.mark.parametrize("name", ["num_samples", "chunk"])
+    def test_counts(self, name, value):
+        with pytest.raises(ValueError, match=f"{name} must be a positive integer, got {value!r}"):
+            log_marginal_likelihood(model, guide, observations(), **{name: value})
+
+
+def test_progress_bar(capsys):
+    x = observations()
+    torch.manual_seed(3)
+    silent = log_marginal_likelihood(model, guide, x, 20)
+    torch.manual_seed(3)
+    shown = log_marginal_likelihood(model, guide, x, 20, progress=True)
+    assert torch.equal(silent, shown)
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,156 @@
+"""The case table: one row per model. A new model, law, decoder or likelihood is new rows, and they give its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from pyro.infer import RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
+from torch import Tensor
+
+from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.models import VAE, VGAE, EuclideanVAE, EuclideanVGAE, HyperbolicVAE, HyperbolicVGAE
+from pyro_hyperbolic.nn import ManifoldModule
+
+SIZE = 12
+NUM_NODES = 9
+# A tree, which hyperbolic distances can explain.
+EDGES = torch.tensor([[0, 1], [0, 2], [1, 3], [1, 4], [2, 5], [2, 6], [6, 7], [6, 8]])
+
+
+def coordinates(case: VAECase | VGAECase) -> int:
+    """Number of coordinates of a latent point."""
+    return case.latent_dim if case.c is None else case.chart(case.c).ambient_dim(case.latent_dim)
+
+
+@dataclass(frozen=True)
+class VAECase:
+    """An auto-encoder of data; ``c`` is its curvature, ``None`` for the Euclidean one."""
+
+    c: float | None = 1.0
+    latent_dim: int = 2
+    data_shape: tuple[int, ...] = (6,)
+    chart: type[Manifold] = PoincareBall
+    learnable: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "-".join(describe(self, "VAE"))
+
+    @property
+    def likelihood(self) -> str:
+        return self.options.get("likelihood", "bernoulli")
+
+    def build(self, seed: int = 0) -> VAE:
+        torch.manual_seed(seed)
+        common = {"latent_dim": self.latent_dim, "data_shape": self.data_shape, "hidden_dim": 8, **self.options}
+        if self.c is None:
+            return EuclideanVAE(**common)
+        return HyperbolicVAE(ManifoldModule(self.chart(self.c), self.learnable), **common)
+
+    def data(self, size: int = SIZE) -> Tensor:
+        """Two clusters: of grey levels for a Bernoulli likelihood, of centred values for a normal one."""
+        noise = torch.Generator().manual_seed(30)
+        centre = torch.where(torch.arange(size) % 2 == 0, 1.5, -1.5)
+        x = centre.reshape(-1, *[1] * len(self.data_shape)) + torch.randn(size, *self.data_shape, generator=noise)
+        return x.sigmoid() if self.likelihood == "bernoulli" else x
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return (self.data(),)
+
+    kwargs = {}
+    num_latents = SIZE
+    num_coordinates = property(coordinates)
+
+
+@dataclass(frozen=True)
+class VGAECase:
+    """An auto-encoder of one graph."""
+
+    c: float | None = 1.0
+    latent_dim: int = 2
+    chart: type[Manifold] = PoincareBall
+    learnable: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "-".join([*describe(self, "VGAE"), *(f"{k}={v}" for k, v in self.kwargs.items())])
+
+    def build(self, seed: int = 0) -> VGAE:
+        torch.manual_seed(seed)
+        common = {
+            "num_nodes": NUM_NODES,
+            "edges": EDGES,
+            "latent_dim": self.latent_dim,
+            "hidden_dim": 8,
+            **self.options,
+        }
+        if self.c is None:
+            return EuclideanVGAE(**common)
+        return HyperbolicVGAE(ManifoldModule(self.chart(self.c), self.learnable), **common)
+
+    args = ()
+    num_latents = NUM_NODES
+    num_coordinates = property(coordinates)
+
+
+def describe(case: VAECase | VGAECase, model: str) -> list[str]:
+    words = [f"Euclidean{model}"] if case.c is None else [f"Hyperbolic{model}", f"{case.chart.__name__}{case.c:g}"]
+    words += [f"d{case.latent_dim}"]
+    words += ["learnable"] if case.learnable else []
+    return words + [f"{k}={str(v).removeprefix('torch.')}" for k, v in case.options.items()]
+
+
+RIEMANNIAN = {"prior": "riemannian", "posterior": "riemannian"}
+
+VAES = [
+    VAECase(),
+    VAECase(options=RIEMANNIAN),
+    VAECase(c=0.7, options={"prior": "riemannian", "decoder": "logmap", "likelihood": "normal"}),
+    VAECase(c=1.4, options={"posterior": "riemannian", "decoder": "mlp", "likelihood": "normal"}),
+    VAECase(c=0.1, latent_dim=5, data_shape=(2, 3), options={"decoder": "mobius", "posterior_scale": "diagonal"}),
+    VAECase(latent_dim=1, options={"prior_scale": 1.7}),
+    VAECase(c=0.0, latent_dim=3, options={"posterior_scale": "diagonal"}),
+    VAECase(c=0.0, options={**RIEMANNIAN, "decoder": "mobius"}),
+    VAECase(data_shape=(2, 3), options={"latent_dtype": torch.float64, "posterior_scale": "diagonal"}),
+    VAECase(latent_dim=3, options={**RIEMANNIAN, "latent_dtype": torch.float64, "decoder": "logmap"}),
+    VAECase(learnable=True, options={"learn_prior_scale": True}),
+    VAECase(learnable=True, options={**RIEMANNIAN, "decoder": "mlp", "likelihood": "normal"}),
+    VAECase(learnable=True, options={"latent_dtype": torch.float64, "decoder": "mobius", "prior": "riemannian"}),
+    VAECase(chart=Lorentz, options=RIEMANNIAN),
+    VAECase(chart=Lorentz, c=1.4, latent_dim=3, learnable=True, options={"decoder": "mobius"}),
+    VAECase(chart=Lorentz, c=0.3, options={"decoder": "logmap", "posterior_scale": "diagonal", "likelihood": "normal"}),
+    VAECase(chart=Lorentz, data_shape=(2, 3), options={"decoder": "mlp", "latent_dtype": torch.float64}),
+    VAECase(c=None, data_shape=(2, 3)),
+    VAECase(c=None, options={"posterior_scale": "diagonal", "likelihood": "normal", "learn_prior_scale": True}),
+]
+VGAES = [
+    VGAECase(),
+    VGAECase(c=0.7, latent_dim=3, options={**RIEMANNIAN, "posterior_scale": "isotropic", "prior_scale": 0.8}),
+    VGAECase(learnable=True, options={"learn_prior_scale": True}, kwargs={"num_negatives": 15}),
+    VGAECase(options={"latent_dtype": torch.float64, "prior": "riemannian"}),
+    VGAECase(chart=Lorentz, learnable=True, options={"prior": "riemannian"}),
+    VGAECase(c=None, latent_dim=3),
+    VGAECase(c=None, options={"learn_prior_scale": True}, kwargs={"num_negatives": 15}),
+]
+MODELS = [*VAES, *VGAES]
+HYPERBOLIC_VAES = [case for case in VAES if case.c is not None]
+
+LOSSES: dict[str, Callable[[], Any]] = {
+    "Trace_ELBO": lambda: Trace_ELBO(),
+    "Trace_ELBO-looped": lambda: Trace_ELBO(num_particles=2),
+    "Trace_ELBO-vectorised": lambda: Trace_ELBO(num_particles=3, vectorize_particles=True),
+    "TraceMeanField_ELBO": lambda: TraceMeanField_ELBO(),
+    "TraceMeanField_ELBO-looped": lambda: TraceMeanField_ELBO(num_particles=2),
+    "TraceMeanField_ELBO-vectorised": lambda: TraceMeanField_ELBO(num_particles=3, vectorize_particles=True),
+    "TraceGraph_ELBO": lambda: TraceGraph_ELBO(),
+    "TraceGraph_ELBO-looped": lambda: TraceGraph_ELBO(num_particles=2),
+    "TraceGraph_ELBO-vectorised": lambda: TraceGraph_ELBO(num_particles=3, vectorize_particles=True),
+    "RenyiELBO-looped": lambda: RenyiELBO(alpha=0, num_particles=2),
+    "RenyiELBO-vectorised": lambda: RenyiELBO(alpha=0, num_particles=3, vectorize_particles=True),
+}

@@ -1,0 +1,136 @@
+"""The documentation: its code runs, its pages are linked, and it names everything public."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+
+import pyro_hyperbolic
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.rst") if "_build" not in path.relative_to(DOCS).parts)
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+
+def page_name(path: Path) -> str:
+    return path.relative_to(DOCS).with_suffix("").as_posix()
+
+
+def code_of_readme() -> str:
+    (block,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    return block
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if ">>> " in path.read_text()], ids=page_name)
+def test_doctests(path: Path) -> None:
+    examples = doctest.DocTestParser().get_doctest(path.read_text(), {}, page_name(path), str(path), 0)
+    report: list[str] = []
+    doctest.DocTestRunner(optionflags=FLAGS).run(examples, out=report.append)
+    assert not report, "".join(report)
+
+
+def test_readme_and_getting_started_show_the_same_program() -> None:
+    (program,) = re.findall(r"# \[model\]\n(.*?)# \[picture\]", (DOCS / "first_model.py").read_text(), re.DOTALL)
+    assert re.sub(r"\n{3,}", "\n\n", program) == code_of_readme()
+    assert len(code_of_readme().splitlines()) < 30
+
+
+def test_first_model_trains_and_draws() -> None:
+    namespace: dict[str, Any] = {}
+    exec(compile(code_of_readme(), "README.md", "exec"), namespace)
+    losses = [loss / len(namespace["data"].train) for loss in namespace["losses"]]
+    # The mean of the data alone explains it to (1 + log 2 pi)/2 per feature, which is 70.9.
+    assert losses[-1] < 60 < losses[0]
+    picture = (DOCS / "first_model.py").read_text().partition("# [picture]\n")[2]
+    exec(compile(picture, "first_model.py", "exec"), namespace)
+    assert namespace["ball"].contains(namespace["z"]).all()
+
+
+def listed_pages() -> set[str]:
+    """Pages that a ``toctree`` names."""
+    found = set()
+    for path in PAGES:
+        for body in re.findall(r"^\.\. toctree::\n((?:[ \t]+\S.*\n|\s*\n)+)", path.read_text() + "\n", re.MULTILINE):
+            entries = [line.strip() for line in body.splitlines() if line.strip() and not line.strip().startswith(":")]
+            found |= {page_name(path.parent / f"{entry}.rst") for entry in entries}
+    return found
+
+
+def test_every_page_is_in_a_toctree() -> None:
+    assert listed_pages() | {"index"} == {page_name(path) for path in PAGES}
+
+
+def documented() -> dict[int, str]:
+    """Objects that a page of the API has an entry for, by identity."""
+    found = {}
+    for path in sorted((DOCS / "api").glob("*.rst")):
+        module = ""
+        for kind, name in re.findall(r"^\.\. (?:auto|py:)(\w+):: ([\w.]+)", path.read_text(), re.MULTILINE):
+            if kind == "module":
+                module = name
+                found[id(importlib.import_module(name))] = name
+                continue
+            home, _, attribute = name.rpartition(".")
+            found[id(getattr(importlib.import_module(home or module), attribute))] = name
+    return found
+
+
+def modules() -> Iterator[Any]:
+    yield pyro_hyperbolic
+    for info in pkgutil.walk_packages(pyro_hyperbolic.__path__, "pyro_hyperbolic."):
+        yield importlib.import_module(info.name)
+
+
+def test_every_public_name_is_in_the_api_pages() -> None:
+    entries = documented()
+    public = [(module, name) for module in modules() for name in getattr(module, "__all__", ())]
+    assert len(public) > 50
+    missing = {
+        f"{module.__name__}.{name}"
+        for module, name in public
+        if name != "__version__" and id(getattr(module, name)) not in entries
+    }
+    assert not missing, f"give these an entry in docs/api: {sorted(missing)}"
+
+
+def test_every_example_is_on_its_page() -> None:
+    page = (DOCS / "examples.rst").read_text()
+    names = [path.name for path in (ROOT / "examples").glob("*.py")]
+    assert names
+    assert not [name for name in names if f"python examples/{name}" not in page]
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_to_files_lead_somewhere(name: str) -> None:
+    targets = re.findall(r"\]\((?!https?://)([^)#]+)", (ROOT / name).read_text())
+    assert not [target for target in targets if not (ROOT / target).exists()]
+
+
+def test_versions_agree() -> None:
+    version = pyro_hyperbolic.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_formulas_need_no_network() -> None:
+    configuration = (DOCS / "conf.py").read_text()
+    assert '"sphinx-mathjax-offline"' in configuration
+    assert "mathjax_path" not in configuration

@@ -1,0 +1,124 @@
+"""Imports point one way.
+
+experiments -> infer, plotting, datasets -> models -> nn -> distributions -> geometry -> ops
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pyro_hyperbolic
+
+ROOT = Path(pyro_hyperbolic.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+# Each folder and what it may import, besides itself and other packages.
+BELOW_MODELS = {"nn", "distributions", "geometry", "ops"}
+MAY_IMPORT = {
+    "ops": set(),
+    "geometry": {"ops"},
+    "distributions": {"geometry", "ops"},
+    "nn": {"distributions", "geometry", "ops"},
+    "models": BELOW_MODELS,
+    "infer": {"models"} | BELOW_MODELS,
+    "plotting": {"models"} | BELOW_MODELS,
+    "datasets": {"models"} | BELOW_MODELS,
+    "experiments": {"infer", "plotting", "datasets", "models"} | BELOW_MODELS,
+    # The package's own __init__ and files beside it.
+    "": {"infer", "models"} | BELOW_MODELS,
+}
+WITHOUT_PYRO = ("ops", "geometry")
+# Only what needs them may load them; each takes as long as the package itself.
+HEAVY = ("torchvision", "matplotlib", "networkx")
+EXTRA_SECONDS = 0.3
+
+
+def imports(file: Path) -> set[str]:
+    """Every module that a file imports, anywhere in it, as absolute dotted names."""
+    package = (ROOT.name, *file.relative_to(ROOT).parent.parts)
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # ``from package import name`` may name a module.
+            found.update(f"{module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def folder(file: Path) -> str:
+    parts = file.relative_to(ROOT).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def name(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+def test_imports_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path / "package")
+    file = tmp_path / "package" / "ops" / "example.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("import a.b\nfrom c import d\ndef f():\n    from . import e\n    from ..g.h import i\n")
+    assert imports(file) == {"a.b", "c.d", "package.ops.e", "package.g.h.i"}
+
+
+def test_every_folder_has_its_place():
+    assert {folder(file) for file in FILES} <= MAY_IMPORT.keys()
+
+
+@pytest.mark.parametrize("file", FILES, ids=name)
+def test_imports_point_one_way(file):
+    # ``import package`` and ``from package import Name`` go through the package's __init__, which is above them all.
+    inside = {f"{m}.".split(".")[1] for m in imports(file) if m.split(".")[0] == ROOT.name}
+    assert inside <= MAY_IMPORT[folder(file)] | {folder(file), "_version"}
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if folder(f) in WITHOUT_PYRO], ids=name)
+def test_geometry_does_not_know_pyro(file):
+    assert "pyro" not in {m.split(".")[0] for m in imports(file)}
+
+
+def import_in_a_fresh_process() -> tuple[float, list[str]]:
+    """Seconds of this processor that importing the package adds to importing Pyro, and the modules that it adds."""
+    script = (
+        "import json, sys, time, pyro\n"
+        "known, start = set(sys.modules), time.process_time()\n"
+        "import pyro_hyperbolic\n"
+        "print(json.dumps([time.process_time() - start, sorted(set(sys.modules) - known)]))"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    seconds, modules = json.loads(out.stdout)
+    return seconds, modules
+
+
+@pytest.fixture(scope="module")
+def first_import():
+    return import_in_a_fresh_process()
+
+
+@pytest.mark.parametrize("heavy", HEAVY)
+def test_import_leaves_heavy_packages_alone(first_import, heavy):
+    _, modules = first_import
+    assert heavy not in {m.split(".")[0] for m in modules}
+
+
+def test_import_loads_the_package(first_import):
+    _, modules = first_import
+    assert {"pyro_hyperbolic.distributions", "pyro_hyperbolic.geometry.poincare"} <= set(modules)
+
+
+def test_import_is_fast(first_import):
+    seconds, _ = first_import
+    for _ in range(2):  # the best of three, and no more than needed
+        if seconds > EXTRA_SECONDS:
+            seconds = min(seconds, import_in_a_fresh_process()[0])
+    assert seconds <= EXTRA_SECONDS
