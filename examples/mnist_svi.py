@@ -112,7 +112,7 @@ def draw(vae: VAE, test: datasets.Digits, history: History, args: argparse.Names
     if not flat and isinstance(vae.manifold, Lorentz):
         z = vae.manifold.to_poincare(z)
     ball = PoincareBall(0.0 if flat else vae.manifold.c.item())
-    figure, ax = plt.subplots(figsize=(6.5, 6))
+    figure, ax = plt.subplots(figsize=(6.5, 5.6), layout="constrained")
     if args.latent_dim == 2:
         if args.gyroplanes and not flat and args.decoder == "gyroplane":
             layer: Any = vae.decoder.embed
@@ -132,12 +132,12 @@ def draw(vae: VAE, test: datasets.Digits, history: History, args: argparse.Names
 
     shown = images[:32].to(device)
     pairs = torch.stack([shown, vae.reconstruct(shown)], 1).flatten(0, 1)
-    figure, ax = plt.subplots(figsize=(8, 4))
+    figure, ax = plt.subplots(figsize=(8, 2.4), layout="constrained")
     plotting.images(pairs, columns=16, ax=ax)
     ax.set_title("test digits and their reconstructions, side by side", fontsize="medium")
     plotting.save(figure, args.output_dir / "reconstructions.png")
 
-    figure, ax = plt.subplots(figsize=(6, 6))
+    figure, ax = plt.subplots(figsize=(6, 6.2), layout="constrained")
     plotting.images(vae.generate(100), columns=10, ax=ax)
     ax.set_title("samples of the model", fontsize="medium")
     plotting.save(figure, args.output_dir / "samples.png")

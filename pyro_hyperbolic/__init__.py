@@ -1,7 +1,23 @@
 """Probabilistic programming with hyperbolic latent spaces, in Pyro."""
 
+import importlib
+from types import ModuleType
+
 from pyro_hyperbolic import distributions, infer, models, nn
 from pyro_hyperbolic._version import __version__
 from pyro_hyperbolic.geometry import Lorentz, PoincareBall
 
+# Not all who import the package want data or pictures: these come when first asked for.
+_LAZY = ("datasets", "plotting")
+
 __all__ = ["Lorentz", "PoincareBall", "__version__", "distributions", "infer", "models", "nn"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -122,3 +122,15 @@ def test_import_is_fast(first_import):
         if seconds > EXTRA_SECONDS:
             seconds = min(seconds, import_in_a_fresh_process()[0])
     assert seconds <= EXTRA_SECONDS
+
+
+@pytest.mark.parametrize("name", ["datasets", "plotting"])
+def test_lazy_parts_are_attributes(name: str) -> None:
+    program = f"import pyro_hyperbolic as ph; assert {name!r} in dir(ph); print(ph.{name}.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"pyro_hyperbolic.{name}"
+
+
+def test_unknown_attribute_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        pyro_hyperbolic.nothing  # noqa: B018
