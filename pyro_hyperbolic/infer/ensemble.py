@@ -45,6 +45,7 @@ class EnsembleSVI:
     :param capture: capture the step in a CUDA graph; by default on a CUDA device.
     :param compile: compile the loss and the gradient of all members together.
     :param randomness: ``"different"`` noise for each member, or the ``"same"`` for all.
+    :param validate_every: how many steps lie between two validated evaluations, each of one member in turn.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> from pyro_hyperbolic.models import HyperbolicVAE
@@ -64,6 +65,7 @@ class EnsembleSVI:
         capture: bool | None = None,
         compile: bool = False,
         randomness: str = "different",
+        validate_every: int = 1000,
     ) -> None:
         if not members:
             raise ValueError("members must hold at least one pair of model and guide.")
@@ -75,7 +77,10 @@ class EnsembleSVI:
         self.optim = optim
         self.loss = tensor_loss(loss)
         self.learning_rates = learning_rates
+        if validate_every < 1:
+            raise ValueError(f"validate_every must be at least 1, got {validate_every}.")
         self.capture, self.compile, self.randomness = capture, compile, randomness
+        self.validate_every = validate_every
         self.steps = 0
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
@@ -96,6 +101,8 @@ class EnsembleSVI:
         """
         if self._optimiser is None:
             self._set_up(args, kwargs, shared)
+        elif self.steps % self.validate_every == 0:
+            self._validate(self.steps // self.validate_every % len(self), args, kwargs, shared)
         if self._capturing:
             key = shared, signature(args, kwargs)
             if key not in self._captured:
@@ -207,6 +214,16 @@ class EnsembleSVI:
             if own & seen:
                 raise ValueError(f"member {i} shares parameters with another member; give each a module of its own.")
             seen |= own
+
+    def _validate(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
+        """One evaluation of a member by itself, with Pyro's validation and no trace in the random numbers."""
+        own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
+        model, guide = self.members[i]
+        try:
+            with aside(), pyro.get_param_store().scope():
+                self.loss(model, guide, *own_args, **own_kwargs)
+        except ValueError as error:
+            raise ValueError(f"member {i}, step {self.steps}: {error}") from error
 
     def _check_members(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
         with aside():

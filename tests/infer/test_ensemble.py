@@ -492,3 +492,29 @@ class TestRefused:
             ensemble(build("wrapped"), randomness="error")
         with pytest.raises(ValueError, match=r"learning_rates must have shape \(3,\), got \(2,\)"):
             ensemble(build("wrapped"), learning_rates=torch.ones(2))
+
+
+class TestValidation:
+    def test_a_member_that_leaves_the_ball_is_named(self):
+        vaes = [HyperbolicVAE(PoincareBall(1.0), 2, 5, hidden_dim=4, likelihood="normal") for _ in range(3)]
+        svi = ensemble(vaes, validate_every=1)
+        x = torch.randn(6, 5)
+        svi.step(x, shared=True)
+        with torch.no_grad():
+            vaes[1].encoder.loc.bias.fill_(50.0)
+        with pytest.raises(ValueError, match=r"member 1, step 1: .*coordinates end at"):
+            svi.step(x, shared=True)
+
+    def test_validation_leaves_no_trace(self):
+        losses = []
+        for validate_every in (1, 1000):
+            pyro.set_rng_seed(0)
+            modules = build("wrapped")
+            svi = ensemble(modules, validate_every=validate_every)
+            torch.manual_seed(1)
+            losses.append(torch.stack([svi.step(*data(modules), shared=True) for _ in range(4)]))
+        assert torch.equal(*losses)
+
+    def test_bad_interval(self):
+        with pytest.raises(ValueError, match="validate_every must be at least 1, got 0"):
+            ensemble(build("wrapped"), validate_every=0)
