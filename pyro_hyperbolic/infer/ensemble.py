@@ -103,7 +103,8 @@ class EnsembleSVI:
             self._set_up(args, kwargs, shared)
         elif self.steps % self.validate_every == 0:
             self._validate(self.steps // self.validate_every % len(self), args, kwargs, shared)
-        if self._capturing:
+        # The first step is not captured: it makes the state of the optimiser, which a capture must find.
+        if self._capturing and self._optimiser is not None and self._optimiser.torch.state:
             key = shared, signature(args, kwargs)
             if key not in self._captured:
                 options = kwargs | {"shared": shared}

@@ -1,0 +1,125 @@
+"""Captured steps on a CUDA device; run by ``make test-gpu``."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pyro
+import pytest
+import torch
+from pyro.infer import SVI, RenyiELBO, Trace_ELBO
+from torch import Tensor
+
+from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, log_marginal_likelihood
+from pyro_hyperbolic.models import HyperbolicVAE
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+TOLERANCE = 1e-4  # float32 sums in another order, over the steps of one run
+STEPS = 12
+
+
+def vae(law: str = "wrapped", chart: Any = PoincareBall, c: float = 1.0) -> HyperbolicVAE:
+    pyro.set_rng_seed(1)
+    return HyperbolicVAE(chart(c), 3, 5, hidden_dim=20, prior=law, posterior=law).cuda()
+
+
+def batches(size: int = 16) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(STEPS, size, 5, generator=generator).cuda()
+
+
+def adam() -> Any:
+    return pyro.optim.Adam({"lr": 1e-2})
+
+
+def losses(svi: Any, data: Any) -> Tensor:
+    torch.manual_seed(3)
+    return torch.tensor([float(svi.step(x)) for x in data])
+
+
+def trained(trainer: Any, model: HyperbolicVAE, loss: Any, data: Any, optim: Any = None) -> Tensor:
+    pyro.clear_param_store()
+    return losses(trainer(model.model, model.guide, optim or adam(), loss), data)
+
+
+@pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
+@pytest.mark.parametrize("law", ["wrapped", "riemannian"])
+@pytest.mark.parametrize(
+    "loss", [Trace_ELBO, lambda: RenyiELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=1)]
+)
+def test_captured_steps_equal_those_of_svi(chart: Any, law: str, loss: Any) -> None:
+    one, other = vae(law, chart), vae(law, chart)
+    torch.testing.assert_close(
+        trained(FastSVI, one, loss(), batches()), trained(SVI, other, loss(), batches()), rtol=TOLERANCE, atol=0
+    )
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_another_shape_is_captured_anew() -> None:
+    data = [x for pair in zip(batches(16), batches(9), strict=True) for x in pair]
+    one, other = vae(), vae()
+    torch.testing.assert_close(
+        trained(FastSVI, one, Trace_ELBO(), data), trained(SVI, other, Trace_ELBO(), data), rtol=TOLERANCE, atol=0
+    )
+
+
+def test_schedule_reaches_the_captured_graph() -> None:
+    def run(trainer: Any) -> Tensor:
+        pyro.clear_param_store()
+        model = vae()
+        options = {"optimizer": torch.optim.Adam, "optim_args": {"lr": 1e-2}, "gamma": 0.5}
+        schedule = pyro.optim.ExponentialLR(options)
+        svi = trainer(model.model, model.guide, schedule, Trace_ELBO())
+        torch.manual_seed(3)
+        out = []
+        for x in batches():
+            out.append(float(svi.step(x)))
+            schedule.step()
+        return torch.tensor(out)
+
+    torch.testing.assert_close(run(FastSVI), run(SVI), rtol=TOLERANCE, atol=0)
+
+
+def test_resumed_run_goes_on_as_it_would_have() -> None:
+    data = batches()
+    straight = vae()
+    expected = trained(FastSVI, straight, Trace_ELBO(), data)
+    pyro.clear_param_store()
+    first = vae()
+    svi = FastSVI(first.model, first.guide, adam(), Trace_ELBO())
+    half = losses(svi, data[: STEPS // 2])
+    state, rng = svi.state_dict(), torch.cuda.get_rng_state()
+    pyro.clear_param_store()
+    second = vae()
+    svi = FastSVI(second.model, second.guide, adam(), Trace_ELBO())
+    svi.load_state_dict(state)
+    torch.cuda.set_rng_state(rng)
+    rest = torch.tensor([float(svi.step(x)) for x in data[STEPS // 2 :]])
+    torch.testing.assert_close(torch.cat([half, rest]), expected, rtol=TOLERANCE, atol=0)
+
+
+def test_captured_ensemble_equals_separate_runs() -> None:
+    members = [vae(c=c) for c in (0.1, 0.7, 1.4)]
+    alone = [copy.deepcopy(member) for member in members]
+    svi = EnsembleSVI([(m.model, m.guide) for m in members], adam(), Trace_ELBO(), randomness="same")
+    torch.manual_seed(3)
+    together = torch.stack([svi.step(x, shared=True) for x in batches()]).cpu()
+    for i, member in enumerate(alone):
+        separate = trained(FastSVI, member, Trace_ELBO(), batches())
+        torch.testing.assert_close(together[:, i], separate, rtol=TOLERANCE, atol=0)
+
+
+def test_evaluation_of_an_ensemble_agrees_with_its_members() -> None:
+    members = [vae(c=c) for c in (0.1, 1.4)]
+    svi = EnsembleSVI([(m.model, m.guide) for m in members], adam(), Trace_ELBO())
+    x = batches()[0]
+    svi.step(x, shared=True)
+    estimates, errors = svi.log_marginal_likelihood(x, 4000, standard_error=True)
+    for i, member in enumerate(members):
+        own, own_errors = log_marginal_likelihood(member.model, member.guide, x, 4000, standard_error=True)
+        spread = (errors[i].square() + own_errors.square()).sqrt()
+        assert bool(((estimates[i] - own).abs() < 6 * spread + 1e-3).all())
