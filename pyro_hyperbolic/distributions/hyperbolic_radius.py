@@ -93,21 +93,12 @@ class HyperbolicRadius(TorchDistribution):
     @property
     def mean(self) -> Tensor:
         wide = self._wide()
-        y, mass = wide._nodes()
-        return (wide.scale * (mass * y).sum(-1)).to(self.scale.dtype)
+        return (wide.scale * radial.moments(wide._q, self.dim)[0]).to(self.scale.dtype)
 
     @property
     def variance(self) -> Tensor:
         wide = self._wide()
-        y, mass = wide._nodes()
-        centre = (mass * y).sum(-1, keepdim=True)
-        return (wide.scale.square() * (mass * (y - centre).square()).sum(-1)).to(self.scale.dtype)
-
-    def _nodes(self) -> tuple[Tensor, Tensor]:
-        """Nodes of the scaled radius and the mass at each, ``batch_shape + (64,)``."""
-        y, log_weight = radial.nodes(self._q, self.dim - 1)
-        log_mass = radial.log_kernel(y, self._q.unsqueeze(-1), self.dim - 1) + log_weight
-        return y, log_mass.softmax(-1)
+        return (wide.scale.square() * radial.moments(wide._q, self.dim)[1]).to(self.scale.dtype)
 
     def _wide(self) -> HyperbolicRadius:
         """This law in float64."""
@@ -121,6 +112,10 @@ class HyperbolicRadius(TorchDistribution):
         if n > 0:
             area = area + n * r.log()
         log_density = area - 0.5 * (r / wide.scale).square() - wide.log_normalizer
+        y, q = torch.broadcast_tensors(r / wide.scale, wide._q)
+        far, score = radial.gaussian_score(y, q, self.dim)
+        gaussian = -0.5 * (score.square() + math.log(2 * math.pi)) - wide.scale.log()
+        log_density = torch.where(far, gaussian, log_density)
         return log_density.to(torch.promote_types(value.dtype, self.scale.dtype))
 
     def cdf(self, value: Tensor) -> Tensor:
@@ -133,7 +128,9 @@ class HyperbolicRadius(TorchDistribution):
         upper = y > radial.mode(q, n)
         lower_mass = radial.tail_mass(torch.where(upper, torch.ones_like(y), y), q, n, upper=False)
         upper_mass = radial.tail_mass(torch.where(upper, y, torch.ones_like(y)), q, n, upper=True)
-        mass = torch.where(infinite, 1.0, torch.where(upper, 1 - upper_mass, lower_mass))
+        far, score = radial.gaussian_score(y, q, self.dim)
+        mass = torch.where(far, torch.special.ndtr(score), torch.where(upper, 1 - upper_mass, lower_mass))
+        mass = torch.where(infinite, 1.0, mass)
         return mass.to(torch.promote_types(value.dtype, self.scale.dtype))
 
     def icdf(self, value: Tensor) -> Tensor:

@@ -100,6 +100,35 @@ def tail_mass(y: Tensor, q: Tensor, n: int, upper: bool) -> Tensor:
     return width * (weight * log_density.exp()).sum(-1)
 
 
+def gaussian_score(y: Tensor, q: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    r"""Where the law is Gaussian to the last digit, and the normal score :math:`y - n\sqrt q` there (0 elsewhere).
+
+    The terms of the kernel grow like :math:`n^2 q`; where the score serves, their difference need not be formed.
+    """
+    n, end = dim - 1, _table_end(dim)
+    # Besides a law beyond the table, sinh(s) must be an exponential at this point: s > 20.
+    far = (q > end) & (q * y * y > 400.0) if n > 0 else torch.zeros_like(y, dtype=torch.bool)
+    return far, torch.where(far, y - n * torch.where(far, q, 1.0).sqrt(), 0.0)
+
+
+def moments(q: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the scaled radius, by quadrature.
+
+    Beyond the table the law is Gaussian to the last digit, while the terms of its kernel grow like :math:`n^2 q` and
+    their difference would lose as many digits.
+    """
+    n, end = dim - 1, _table_end(dim)
+    inside = q.clamp(max=end)
+    y, log_weight = nodes(inside, n)
+    mass = (log_kernel(y, inside.unsqueeze(-1), n) + log_weight).softmax(-1)
+    mean = (mass * y).sum(-1)
+    variance = (mass * (y - mean.unsqueeze(-1)).square()).sum(-1)
+    if n == 0:
+        return mean, variance
+    far = q > end
+    return torch.where(far, n * q.clamp(min=end).sqrt(), mean), torch.where(far, 1.0, variance)
+
+
 def log_integral_ratio(q: Tensor, dim: int) -> Tensor:
     """:math:`L(q) = \\log I(q) - \\log I(0)`, from the table."""
     n, end = dim - 1, _table_end(dim)

@@ -376,3 +376,22 @@ def test_compiles_without_a_break():
     z, q = torch.randn(5), torch.rand(5)
     compiled = torch.compile(radial.quantile, backend="eager", fullgraph=True)
     same(compiled(z, q, 3), radial.quantile(z, q, 3), ROUNDING[torch.float32])
+
+
+@pytest.mark.parametrize("dim", [2, 20, 500])
+@pytest.mark.parametrize("q", [150.0, 576.0, 1e4])
+def test_far_law_is_gaussian_to_the_last_digit(dim: int, q: float) -> None:
+    q_tensor = torch.tensor(q, dtype=torch.float64)
+    mean, variance = radial.moments(q_tensor, dim)
+    same(mean, (dim - 1) * q_tensor.sqrt(), 1e-14)
+    same(variance, torch.ones_like(variance), 1e-14)
+    far, score = radial.gaussian_score(mean + 0.7, q_tensor, dim)
+    assert bool(far)
+    same(score, torch.full_like(score, 0.7), 1e-10)
+
+
+def test_gaussian_score_is_for_far_points_of_far_laws_only() -> None:
+    q = torch.tensor([1e-3, 576.0, 576.0], dtype=torch.float64)
+    y = torch.tensor([9000.0, 0.1, 9000.0], dtype=torch.float64)
+    assert radial.gaussian_score(y, q, 500)[0].tolist() == [False, False, True]
+    assert radial.gaussian_score(y, q, 1)[0].tolist() == [False, False, False]
