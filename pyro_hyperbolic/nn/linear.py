@@ -28,8 +28,8 @@ class GyroplaneLinear(nn.Module):
     float64 in a float32 network.
 
     Initialisation: :math:`2a^0` is uniform in :math:`\pm 2/\sqrt d`, twice what ``nn.Linear`` would take for normal
-    coordinates :math:`v = 2z`, because distances grow like logarithms (on MNIST with ``d = 2`` this saves about one
-    nat after five epochs); the planes lie at distances uniform in :math:`\pm\sqrt{3/d}` from the origin.
+    coordinates :math:`v = 2z`, because distances to a plane grow like logarithms of the coordinates; the planes lie at
+    distances uniform in :math:`\pm\sqrt{3/d}` from the origin.
 
     :param in_features: dimension ``d`` of the space.
     :param out_features: number of gyroplanes.
