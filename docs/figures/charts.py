@@ -67,8 +67,8 @@ def draw(path: Path) -> None:
         for dtype, style in STYLES.items():
             label = f"{chart.__name__}, {str(dtype).removeprefix('torch.')}"
             for ax, error in zip(axes, errors(chart(CURVATURE), distances, dtype), strict=True):
-                # Where the coordinates overflow there is no number, and the curve ends; an exact value is drawn at the foot
-                # of the logarithmic axis.
+                # Where the coordinates overflow there is no number, and the curve ends; an exact value is drawn at the
+                # foot of the logarithmic axis.
                 there = error.isfinite()
                 x, y = distances[there], error[there].clamp(min=1e-17)
                 ax.loglog(x, y, style, color=colour, linewidth=1.3, label=label)
