@@ -12,7 +12,8 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from pyro_hyperbolic.infer.fast_svi import NaNWatch, aside, signature, split_tensors
+from pyro_hyperbolic.infer.aside import aside
+from pyro_hyperbolic.infer.fast_svi import NaNWatch, signature, split_tensors
 from pyro_hyperbolic.infer.functional import (
     OutOfPlaceRandom,
     Parameters,
@@ -99,12 +100,13 @@ class EnsembleSVI:
 
         :param args: tensors with a leading dimension over members, or, with ``shared``, the same for all.
         """
-        if self._optimiser is None:
+        fresh = self._optimiser is None
+        if fresh:
             self._set_up(args, kwargs, shared)
         elif self.steps % self.validate_every == 0:
             self._validate(self.steps // self.validate_every % len(self), args, kwargs, shared)
-        # The first step is not captured: it makes the state of the optimiser, which a capture must find.
-        if self._capturing and self._optimiser is not None and self._optimiser.torch.state:
+        # The first step is not captured: it compiles, and makes the state of the optimiser, which a capture must find.
+        if self._capturing and not fresh and self._optimiser is not None and self._optimiser.torch.state:
             key = shared, signature(args, kwargs)
             if key not in self._captured:
                 options = kwargs | {"shared": shared}
@@ -123,9 +125,12 @@ class EnsembleSVI:
         return self._evaluate(args, kwargs, shared, self.randomness)
 
     @torch.no_grad()
-    def log_marginal_likelihood(self, data: Tensor, num_samples: int = 5000, chunk: int = 8192, **options: Any) -> Any:
-        """IWAE estimates ``(E, N)`` of data that all members share; see :func:`log_marginal_likelihood`.
+    def log_marginal_likelihood(
+        self, data: Tensor, num_samples: int = 5000, chunk: int = 8192, *, shared: bool = True, **options: Any
+    ) -> Any:
+        """IWAE estimates ``(E, N)``; see :func:`log_marginal_likelihood`.
 
+        :param data: ``(N, ...)`` for all members, or, without ``shared``, ``(E, N, ...)``.
         :param chunk: how many triples of a member, a datum and a sample are held at a time.
         """
         if self._optimiser is None:
@@ -133,14 +138,17 @@ class EnsembleSVI:
         template, (model, guide) = self._parts()
 
         def weights(batch: tuple[Tensor, ...], count: int) -> Tensor:
-            def one(values: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+            def one(values: dict[str, Tensor], buffers: dict[str, Tensor], own: tuple[Tensor, ...]) -> Tensor:
                 with template.replaced(values, buffers):
-                    return log_weights(model, guide, batch, {}, count)
+                    return log_weights(model, guide, own, {}, count)
 
+            function = vmap(one, in_dims=(0, 0, None if shared else 1), randomness="different")
             with pyro.validation_enabled(False):
-                return vmap(one, randomness="different")(self._detached(), self.buffers).transpose(0, 1)
+                return function(self._detached(), self.buffers, batch).transpose(0, 1)
 
-        return iwae_estimates(weights, (data,), num_samples, max(1, chunk // len(self)), **options)
+        # The first dimension is the one that is cut into chunks.
+        rows = data if shared else data.transpose(0, 1)
+        return iwae_estimates(weights, (rows,), num_samples, max(1, chunk // len(self)), **options)
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters of all members, optimiser, schedule and step."""

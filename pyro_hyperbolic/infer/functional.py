@@ -89,7 +89,12 @@ class Parameters:
             for table, name, value in swaps:
                 table[name] = value
             answers = {name: (values[key], constraint) for name, (key, constraint) in self._sites.items()}
-            with _AnswerParams(answers), OutOfPlaceRandom(), _module_function(lambda name, module, *_, **__: module):
+            with (
+                _AnswerParams(answers),
+                OutOfPlaceRandom(),
+                ConstantsOnDevice(),
+                _module_function(lambda name, module, *_, **__: module),
+            ):
                 yield
         finally:
             for table, name, original in kept:
@@ -205,6 +210,26 @@ _OUT_OF_PLACE: dict[Any, Callable[..., Tensor]] = {
     torch.Tensor.uniform_: _uniform,
     torch.Tensor.exponential_: _exponential,
 }
+
+
+_NUMBERS = (bool, int, float)  # and no subclass: numpy's have a dtype of their own
+
+
+class ConstantsOnDevice(TorchFunctionMode):
+    """Makes scalar constants where they are needed, by a kernel.
+
+    ``torch.tensor(1.0, device="cuda")``, which ``torch.distributions`` calls for every parameter that is a plain
+    number, makes it on the host and copies it, which a CUDA graph cannot capture. To be entered around eager code
+    only: a compiled function would be compiled again for it.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.tensor, torch.as_tensor) and len(args) == 1 and type(args[0]) in _NUMBERS:
+            return torch.full((), args[0], **{key: value for key, value in kwargs.items() if value is not None})
+        if func is torch.Tensor.new_tensor and len(args) == 2 and type(args[1]) in _NUMBERS:
+            return args[0].new_full((), args[1], **kwargs)
+        return func(*args, **kwargs)
 
 
 def compile_function(function: Callable[..., Any], *inputs: Any) -> Callable[..., Any]:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import copy
 
+import pyro
+import pyro.distributions as dist
 import torch
+from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pyro_hyperbolic.models.params import register
 from pyro_hyperbolic.nn import Decoder
 
 
-class EmbeddingClassifier(nn.Module):
+class EmbeddingClassifier(PyroModule):
     """The paper's Table 3: the decoder's architecture with class scores as output.
 
     The first layer starts as a copy of the decoder's (for a hyperbolic model its gyroplanes), the last one anew.
+    ``.model`` and ``.guide`` are Pyro programs without a latent, whose ELBO is the log-likelihood, so that many
+    classifiers can be trained at once by :class:`~pyro_hyperbolic.infer.EnsembleSVI`; ``.fit`` trains one.
 
     :param decoder: the decoder of a trained auto-encoder; it is not changed.
     :param num_classes: number of classes.
@@ -34,6 +40,15 @@ class EmbeddingClassifier(nn.Module):
         last = self.network[-1]
         assert isinstance(last, nn.Linear)
         return self.network(self.embed(z).to(last.weight.dtype))
+
+    def model(self, z: Tensor, labels: Tensor) -> None:
+        """Classes ``"y"`` given embeddings ``z`` ``(N, D)``, in the plate ``"data"``."""
+        register(embed=self.embed, network=self.network)
+        with pyro.plate("data", len(z)):
+            pyro.sample("y", dist.Categorical(logits=self(z)), obs=labels)
+
+    def guide(self, z: Tensor, labels: Tensor) -> None:
+        """Nothing is latent."""
 
     def fit(
         self,

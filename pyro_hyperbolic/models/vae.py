@@ -46,7 +46,7 @@ class VAE(PyroModule):
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: nn.Module,
         decoder: Decoder,
         latent: Latent,
         likelihood: str,
@@ -75,12 +75,16 @@ class VAE(PyroModule):
         """The joint law of latents and data; see the class for the arguments."""
         register(latent=self.latent, decoder=self.decoder)
         with self._plate(x, data_size, subsample_size) as index:
-            z = pyro.sample("z", self.prior())
+            z = self.sample_latent()
             observed = None if x is None else self._batch(x, index, subsample_size)
             if observed is not None and self.likelihood == "bernoulli":
                 _check_grey_levels(observed)
             pyro.sample("x", self.decode(z), obs=observed)
         return z
+
+    def sample_latent(self) -> Tensor:
+        """The site ``"z"`` of the model, inside its plate; a subclass may add the sites that it depends on."""
+        return pyro.sample("z", self.prior())
 
     def guide(self, x: Tensor, data_size: int | None = None, subsample_size: int | None = None) -> Tensor:
         """The variational posterior; see the class for the arguments."""

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.models.latent import EuclideanLatent, HyperbolicLatent, Latent
+from pyro_hyperbolic.models.metrics import average_precision, roc_auc
 from pyro_hyperbolic.models.params import register
 from pyro_hyperbolic.nn import GCNConv, GraphAdjacency, ManifoldModule
 
@@ -99,8 +100,9 @@ class VGAE(PyroModule):
         loops = torch.eye(self.num_nodes, dtype=torch.bool, device=z.device)
         # A node's distance to itself is no observation; 1 keeps its log-odds and their derivative finite.
         distance = self.latent.pairwise_dist(z).masked_fill(loops, 1.0).unsqueeze(-3)
-        observed = torch.zeros(self.num_nodes, self.num_nodes, dtype=distance.dtype, device=z.device)
-        observed[self.edges[:, 0], self.edges[:, 1]] = 1.0
+        # Out of place, so that the members of an ensemble may have edges of their own.
+        blank = torch.zeros(self.num_nodes**2, dtype=distance.dtype, device=z.device)
+        observed = blank.scatter(0, self.edge_codes, 1.0).reshape(self.num_nodes, self.num_nodes)
         law = dist.Bernoulli(logits=edge_log_odds(distance)).mask(~loops).to_event(2)
         pyro.sample("x", law, obs=observed.expand(law.shape()))
 
@@ -128,6 +130,11 @@ class VGAE(PyroModule):
         """Log-odds of an edge between the posterior means of each pair ``(P, 2)``."""
         z = self.encode().mean
         return edge_log_odds(self.latent.dist(z[pairs[:, 0]], z[pairs[:, 1]]))
+
+    def link_scores(self, edges: Tensor, others: Tensor) -> dict[str, float]:
+        """How well :meth:`edge_scores` tell edges ``(P, 2)`` from other pairs ``(Q, 2)``: ``"auc"`` and ``"ap"``."""
+        positive, negative = (self.edge_scores(pairs.to(self.edges.device)) for pairs in (edges, others))
+        return {"auc": roc_auc(positive, negative), "ap": average_precision(positive, negative)}
 
 
 class HyperbolicVGAE(VGAE):

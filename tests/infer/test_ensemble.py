@@ -26,6 +26,7 @@ from tests.helpers import same
 STEPS = 5
 TOLERANCE = 1e-9
 EDGES = torch.tensor([[0, 1], [0, 2], [1, 3], [1, 4], [2, 5]])
+GRAPHS = [EDGES, torch.tensor([[0, 5], [1, 2], [2, 3], [3, 4], [4, 5]])]  # as many edges, other ones
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +92,7 @@ MEMBERS: dict[str, list[Callable[[], Any]]] = {
     "riemannian": [lambda: wrapped(prior="riemannian", posterior="riemannian")] * 2,
     "euclidean": [lambda: EuclideanVAE(2, 6, hidden_dim=8)] * 2,
     "graph": [lambda: HyperbolicVGAE(PoincareBall(1.0), 6, EDGES, latent_dim=2, hidden_dim=4)] * 2,
+    "graphs": [lambda edges=edges: HyperbolicVGAE(PoincareBall(1.0), 6, edges, latent_dim=2) for edges in GRAPHS],
     "hyperboloid": [lambda: HyperbolicVAE(Lorentz(1.0), 2, 6, hidden_dim=8)] * 2,
     "one member": [wrapped],
     "curvatures": [lambda: wrapped(0.1), lambda: wrapped(1.0), lambda: wrapped(1.4)],
@@ -387,6 +389,17 @@ class TestMarginalLikelihood:
         assert values.shape == errors.shape == (len(modules), 10)
         for i, module in enumerate(modules):
             own, error = log_marginal_likelihood(module.model, module.guide, x, 600, standard_error=True)
+            assert ((values[i] - own).abs() < 6 * (errors[i].square() + error.square()).sqrt()).all()
+
+    def test_data_of_their_own(self):
+        modules = build("curvatures")
+        x = torch.rand(len(modules), 4, 6)
+        svi = ensemble(modules)
+        svi.step(x)
+        values, errors = svi.log_marginal_likelihood(x, num_samples=600, chunk=4000, shared=False, standard_error=True)
+        assert values.shape == (len(modules), 4)
+        for i, module in enumerate(modules):
+            own, error = log_marginal_likelihood(module.model, module.guide, x[i], 600, standard_error=True)
             assert ((values[i] - own).abs() < 6 * (errors[i].square() + error.square()).sqrt()).all()
 
     def test_before_the_first_step(self):

@@ -56,12 +56,36 @@ def test_orders_are_uniform():
     assert ((first - 1000).abs() < 6 * (4000 * 0.25 * 0.75) ** 0.5).all()
 
 
+def test_data_of_their_own():
+    data = torch.arange(3).unsqueeze(-1) * 100 + torch.arange(7)
+    pieces = list(Minibatches(data, 4, members=3, own_data=True).epoch(0))
+    assert [piece.shape for piece in pieces] == [(3, 4), (3, 3)]
+    order = torch.cat(pieces, -1)
+    assert torch.equal(order.sort(-1).values, data)
+    assert len({tuple(row.tolist()) for row in order % 100}) == 3
+
+
+@pytest.mark.parametrize("members", [None, 2])
+def test_drop_last(members):
+    data = torch.arange(7)
+    batches = Minibatches(data, 3, members=members, drop_last=True)
+    pieces = list(batches.epoch(0))
+    assert len(batches) == len(pieces) == 2
+    assert all(piece.shape[-1] == 3 for piece in pieces)
+    whole = list(Minibatches(data, 3, members=members).epoch(0))
+    assert all(torch.equal(piece, other) for piece, other in zip(pieces, whole[:2], strict=True))
+
+
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
         (torch.empty(0, 3), {"batch_size": 2}, "data must not be empty"),
         (torch.ones(3), {"batch_size": 0}, "batch_size must be at least 1, got 0"),
         (torch.ones(3), {"batch_size": 2, "members": 0}, "members must be at least 1, got 0"),
+        (torch.ones(3, 0), {"batch_size": 2, "members": 3, "own_data": True}, "data must not be empty"),
+        (torch.ones(3, 5), {"batch_size": 2, "members": 2, "own_data": True}, "got 3 parts for members=2"),
+        (torch.ones(3, 5), {"batch_size": 2, "own_data": True}, "got 3 parts for members=None"),
+        (torch.ones(3), {"batch_size": 4, "drop_last": True}, "leaves none of 3 data in batches of 4"),
     ],
 )
 def test_errors(data, options, message):

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from pyro.infer import Trace_ELBO
 from torch import nn
 
 from pyro_hyperbolic import PoincareBall
@@ -143,3 +144,14 @@ def test_at_least_two_classes(num_classes):
 def test_lengths_must_agree(first, second):
     with pytest.raises(ValueError, match=f"one non-zero length, got {first} and {second}"):
         EmbeddingClassifier(euclidean()).fit(torch.zeros(first, 2), torch.zeros(second, dtype=torch.long))
+
+
+@every_space
+def test_the_elbo_is_the_log_likelihood(space):
+    z, labels = clusters(12)
+    classifier = EmbeddingClassifier(SPACES[space](), 3)
+    expected = nn.functional.cross_entropy(classifier(z), labels, reduction="sum")
+    loss = Trace_ELBO().differentiable_loss(classifier.model, classifier.guide, z, labels)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    loss.backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in classifier.parameters())

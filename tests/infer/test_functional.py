@@ -1,0 +1,47 @@
+"""What makes programs fit for function transforms and CUDA graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Normal
+
+from pyro_hyperbolic.infer import functional
+from pyro_hyperbolic.infer.functional import ConstantsOnDevice
+
+
+@pytest.mark.parametrize("value", [1.5, 2, True])
+@pytest.mark.parametrize("options", [{}, {"dtype": torch.float64}, {"dtype": None}, {"device": "meta"}])
+@pytest.mark.parametrize("function", [torch.tensor, torch.as_tensor])
+def test_constants_are_the_same(function: Any, options: dict[str, Any], value: Any) -> None:
+    expected = function(value, **options)
+    with ConstantsOnDevice():
+        made = function(value, **options)
+    assert (made.shape, made.dtype, made.device) == (expected.shape, expected.dtype, expected.device)
+    assert made.device.type == "meta" or made.item() == expected.item()
+
+
+def test_constant_like_another_tensor() -> None:
+    like = torch.ones(2, dtype=torch.float64)
+    with ConstantsOnDevice():
+        made = like.new_tensor(3)
+    assert (made.item(), made.dtype) == (3.0, torch.float64)
+
+
+def test_a_law_with_a_plain_number_makes_no_constant_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    full = torch.full
+    monkeypatch.setattr(functional.torch, "full", lambda *args, **kwargs: calls.append(args) or full(*args, **kwargs))
+    with ConstantsOnDevice():
+        law = Normal(torch.zeros(3), 2.0)
+    assert calls == [((), 2.0)]
+    assert law.scale.tolist() == [2.0] * 3
+
+
+def test_other_tensors_pass() -> None:
+    with ConstantsOnDevice():
+        assert torch.tensor(np.float64(0.1)).dtype == torch.float64
+        assert torch.tensor([1.0, 2.0]).tolist() == [1.0, 2.0]
