@@ -5,6 +5,7 @@
 :func:`mnist`                   handwritten digits: from disk, downloaded, or a bundled subset
 :func:`graph`                   the three networks of the paper, any edge list, built-in graphs
 :func:`split_edges`             a link-prediction split of a graph
+:func:`graph_distances`         lengths of the shortest paths of a graph
 ==============================  ============================================================
 
 Everything random is seeded with a generator of its own, so the global random state is left alone.
@@ -14,6 +15,7 @@ Importing this package costs no more than importing torch.
 from __future__ import annotations
 
 from pyro_hyperbolic.datasets.branching import BranchingDiffusion, branching_diffusion
+from pyro_hyperbolic.datasets.distances import graph_distances
 from pyro_hyperbolic.datasets.graphs import graph
 from pyro_hyperbolic.datasets.mnist import BundledDataWarning, Digits, mnist
 from pyro_hyperbolic.datasets.simple_graph import Graph
@@ -27,6 +29,7 @@ __all__ = [
     "Graph",
     "branching_diffusion",
     "graph",
+    "graph_distances",
     "mnist",
     "split_edges",
 ]

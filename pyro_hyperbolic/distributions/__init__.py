@@ -1,6 +1,6 @@
 """Hyperbolic laws for Pyro; ``import pyro_hyperbolic.distributions as hdist``."""
 
-from pyro_hyperbolic.distributions import constraints
+from pyro_hyperbolic.distributions import constraints, kl
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
@@ -14,4 +14,5 @@ __all__ = [
     "RiemannianNormal",
     "WrappedNormal",
     "constraints",
+    "kl",
 ]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from pyro.distributions.torch_distribution import TorchDistribution
+from pyro.distributions import Independent, MaskedDistribution, TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform
 from pyro_hyperbolic.geometry import Lorentz, Manifold
+from pyro_hyperbolic.geometry.variation import base_point_variation
 from pyro_hyperbolic.ops.checks import inspectable
 
 # A law is held by a dtype if its radius at this normal score (99.9% of its mass) still is.
@@ -62,8 +64,7 @@ class ManifoldNormal(TorchDistribution):
         return self.loc
 
     def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:
-        if self._validate_args:
-            self._check_reach()
+        self._check_reach()
         return self._transform(self._rsample_coords(torch.Size(sample_shape)))
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -86,21 +87,54 @@ class ManifoldNormal(TorchDistribution):
         Only samples are kept: a value from outside may be a parameter, which its optimiser changes in place. A sample
         drawn without a graph knows nothing of the derivatives in ``loc`` and ``c``, so these need the logarithm map.
         """
-        v, sample = self._transform._cached_x_y
-        if value is not sample or self._lacks_graph(value):
+        if not self.drew(value) or self._lacks_graph(value):
             return self._transform._inverse(value)
-        return v
+        return self._last[0]
+
+    @property
+    def _last(self) -> tuple[Any, Any]:
+        """Coordinates and point of the last sample."""
+        return self._transform._cached_x_y
 
     def _lacks_graph(self, sample: Tensor) -> bool:
         c = self.manifold.c
         moving = self.loc.requires_grad or (isinstance(c, Tensor) and c.requires_grad)
         return moving and torch.is_grad_enabled() and not sample.requires_grad
 
+    def drew(self, value: Tensor) -> bool:
+        """Whether ``value`` is the last sample."""
+        return value is self._last[1]
+
+    def draw_motion(self) -> tuple[Tensor, Tensor]:
+        """Coordinates of the last sample at the law as it is, and what they change by as noise and ``loc`` move.
+
+        The second is zero and carries the first derivatives, at fixed curvature, of the sample as this law sees it when
+        it does not move itself. See :meth:`adopt`.
+        """
+        coords = self._last[0]
+        v = coords.detach()
+        return v, coords - v + self._loc_motion(v)
+
+    def adopt(self, value: Tensor, v: Tensor, motion: Tensor) -> None:
+        """Take ``value``, drawn by a law of the same numbers, for a sample of this law.
+
+        Its ``log_prob`` then needs no logarithm map, and its derivatives come by way of the ``motion`` of the draw
+        instead of the coordinates of ``value``: they are exact however far out it is.
+        """
+        coords = v + motion - self._loc_motion(v)
+        self._transform._cached_x_y = coords, value  # type: ignore[assignment]  # torch: None to begin with
+
+    def _loc_motion(self, v: Tensor) -> Tensor:
+        m = self.manifold.to_normal_coords(None, self.loc)
+        return base_point_variation(m.detach(), v, m - m.detach(), self.manifold.c)
+
     def _check_reach(self) -> None:
         """Refuse to sample where the coordinates cannot hold the mass: samples and density would disagree.
 
-        The density at a point that the coordinates do hold is right all the same.
+        The density at a point that the coordinates do hold is right all the same. Nothing is checked without validation.
         """
+        if not self._validate_args:
+            return
         dtype = self.loc.dtype
         with torch.no_grad():
             distance = self.manifold.dist0(self.loc) + self._outer_radius()
@@ -120,6 +154,13 @@ class ManifoldNormal(TorchDistribution):
             f"{type(self).__name__} on {self.manifold!r}: loc and scale put mass at distance {needed:.4g} from the"
             f" origin, but {dtype} coordinates end at {reach:.4g}; {remedy}."
         )
+
+
+def base_law(law: Any) -> Any:
+    """The law inside of ``to_event`` and ``mask``."""
+    while isinstance(law, (Independent, MaskedDistribution)):
+        law = law.base_dist
+    return law
 
 
 def as_param(value: Tensor | float, like: Tensor) -> Tensor:

@@ -118,21 +118,35 @@ class WrappedNormal(ManifoldNormal):
         variance = self.scale.square().expand(self.batch_shape + (self.dim,))
         return torch.diag_embed(variance)
 
+    def from_noise(self, noise: Tensor) -> Tensor:
+        r""":math:`\exp_\mu(L\epsilon/\lambda_\mu)`, :math:`LL^T = \Sigma`: the law, if ``noise`` is standard normal."""
+        self._check_reach()
+        return self._transform(self._colour(noise))
+
+    def to_noise(self, value: Tensor) -> Tensor:
+        """The inverse of :meth:`from_noise`, ``(..., d)``."""
+        return self._whiten(self._coords(value))
+
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
         shape = sample_shape + self.batch_shape + (self.dim,)
-        noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        return self._colour(torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device))
+
+    def _colour(self, noise: Tensor) -> Tensor:
         if self._is_full:
             return (self.scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
         return self.scale * noise
 
+    def _whiten(self, v: Tensor) -> Tensor:
+        if self._is_full:
+            return torch.linalg.solve_triangular(self.scale_tril, v.unsqueeze(-1), upper=False).squeeze(-1)
+        return v / self.scale
+
     def _log_density(self, v: Tensor) -> Tensor:
         if self._is_full:
-            white = torch.linalg.solve_triangular(self.scale_tril, v.unsqueeze(-1), upper=False).squeeze(-1)
             half_log_det = self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         else:
-            white = v / self.scale
             half_log_det = self.scale.log().sum(-1) * (self.dim / self.scale.shape[-1])
-        gaussian = -0.5 * (white.square().sum(-1) + self.dim * LOG_2PI) - half_log_det
+        gaussian = -0.5 * (self._whiten(v).square().sum(-1) + self.dim * LOG_2PI) - half_log_det
         return gaussian - self._transform.log_abs_det_jacobian(v, v)
 
     def _outer_radius(self) -> Tensor:

@@ -1,17 +1,32 @@
-"""What Pyro's inference lacks: fast and ensemble SVI, evaluation of the marginal likelihood, checkpoints."""
+"""What Pyro's inference lacks: fast SVI, a quieter IWAE gradient, guides for points, marginal likelihoods."""
 
+from pyro_hyperbolic.infer.autoguide import AutoWrappedNormal
 from pyro_hyperbolic.infer.checkpoint import load_checkpoint, save_checkpoint, save_json
+from pyro_hyperbolic.infer.distributed import DistributedSVI
+from pyro_hyperbolic.infer.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.ensemble import EnsembleSVI
 from pyro_hyperbolic.infer.fast_svi import FastSVI
 from pyro_hyperbolic.infer.marginal import log_marginal_likelihood
+from pyro_hyperbolic.infer.match import check_model_guide
 from pyro_hyperbolic.infer.minibatch import Minibatches
+from pyro_hyperbolic.infer.processes import Place, on_termination, process_group, torchrun_place
+from pyro_hyperbolic.infer.reparam import WrappedNormalReparam
 
 __all__ = [
+    "AutoWrappedNormal",
+    "DReG_ELBO",
+    "DistributedSVI",
     "EnsembleSVI",
     "FastSVI",
     "Minibatches",
+    "Place",
+    "WrappedNormalReparam",
+    "check_model_guide",
     "load_checkpoint",
     "log_marginal_likelihood",
+    "on_termination",
+    "process_group",
     "save_checkpoint",
     "save_json",
+    "torchrun_place",
 ]

@@ -47,7 +47,11 @@ def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu") -> 
 
 def save_json(value: Any, path: str | os.PathLike[str]) -> None:
     """Write ``value`` as JSON, atomically; a number that is not finite, which JSON lacks, as null."""
-    text = json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
+    save_text(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n", path)
+
+
+def save_text(text: str, path: str | os.PathLike[str]) -> None:
+    """Write a text, atomically."""
     _write(Path(path), lambda partial: partial.write_text(text))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyro
@@ -13,7 +13,14 @@ from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 from torch import Tensor
 
-from pyro_hyperbolic.infer.functional import Parameters, Program, captured_parameters, compile_function
+from pyro_hyperbolic.infer.aside import aside
+from pyro_hyperbolic.infer.functional import (
+    ConstantsOnDevice,
+    Parameters,
+    Program,
+    captured_parameters,
+    compile_function,
+)
 from pyro_hyperbolic.infer.graphs import CapturedStep
 from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
@@ -33,7 +40,7 @@ class FastSVI:
     :param guide: the guide, every site of which must be reparametrised.
     :param optim: a ``pyro.optim`` optimiser (with options and clipping per parameter and learning-rate schedules), or a
         function from parameters to a torch optimiser.
-    :param loss: ``Trace_ELBO``, ``TraceMeanField_ELBO`` or ``RenyiELBO``; or a function
+    :param loss: ``Trace_ELBO``, ``TraceMeanField_ELBO``, ``RenyiELBO`` or :class:`DReG_ELBO`; or a function
         ``(model, guide, *args, **kwargs)`` that returns a tensor.
     :param capture: capture the step in a CUDA graph; by default where the parameters are on a CUDA device. The programs
         must have static structure: what depends on Python numbers is fixed at the capture, per set of arguments.
@@ -185,7 +192,8 @@ class FastSVI:
             if self.compile:
                 loss = self._compiled_gradients(args, kwargs)
             else:
-                with self._parameters.only_these():
+                constants = ConstantsOnDevice() if self._capturing else contextlib.nullcontext()
+                with self._parameters.only_these(), constants:
                     loss = self.loss(self.model, self.guide, *args, **kwargs)
                 loss.backward()
         self._optimiser.step()
@@ -266,10 +274,3 @@ def signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a captured or compiled step depends on: shapes of tensors, values of all else."""
     flat, spec = torch.utils._pytree.tree_flatten((args, kwargs))
     return spec, tuple((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in flat)
-
-
-@contextlib.contextmanager
-def aside() -> Iterator[None]:
-    """Evaluate without a trace in the random numbers."""
-    with torch.random.fork_rng(), torch.no_grad():
-        yield

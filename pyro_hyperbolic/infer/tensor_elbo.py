@@ -14,9 +14,12 @@ from typing import Any
 import torch
 from pyro.distributions.util import is_identically_zero, scale_and_mask
 from pyro.infer import ELBO, RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
-from pyro.infer.util import get_dependent_plate_dims, torch_sum
+from pyro.infer.util import get_dependent_plate_dims, is_validation_enabled, torch_sum
 from torch import Tensor
 from torch.distributions import kl_divergence
+
+from pyro_hyperbolic.infer.dreg import DReG_ELBO
+from pyro_hyperbolic.infer.match import check_sites
 
 TensorLoss = Callable[..., Tensor]
 
@@ -24,20 +27,25 @@ TensorLoss = Callable[..., Tensor]
 def tensor_loss(loss: ELBO | TensorLoss) -> TensorLoss:
     """A function ``(model, guide, *args, **kwargs) -> 0-dim tensor`` that equals the loss of ``loss``.
 
-    :param loss: one of Pyro's ``Trace_ELBO``, ``TraceMeanField_ELBO`` and ``RenyiELBO``, with any number of particles,
-        or a function with that signature, which is taken as it is.
+    :param loss: one of Pyro's ``Trace_ELBO``, ``TraceMeanField_ELBO`` and ``RenyiELBO``, or :class:`DReG_ELBO`, with
+        any number of particles; or a function with that signature, which is taken as it is.
     """
     if not isinstance(loss, ELBO):
         if callable(loss):
             return loss
         raise ValueError(f"loss must be an ELBO or a function, got {loss!r}.")
+    if isinstance(loss, DReG_ELBO):
+        return loss.differentiable_loss
     if type(loss) not in _LOSSES:
-        names = ", ".join(sorted(t.__name__ for t in _LOSSES))
+        names = ", ".join(sorted(t.__name__ for t in (*_LOSSES, DReG_ELBO)))
         raise ValueError(f"loss must be one of {names}, got {type(loss).__name__}; use pyro.infer.SVI for that loss.")
     terms = _LOSSES[type(loss)]
 
     def evaluate(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
-        return terms(loss, list(loss._get_traces(model, guide, args, kwargs)))
+        traces = list(loss._get_traces(model, guide, args, kwargs))
+        if is_validation_enabled():
+            check_sites(*traces[0])
+        return terms(loss, traces)
 
     return evaluate
 

@@ -95,9 +95,14 @@ def scaled_asinh(t: Tensor, c: float | Tensor) -> Tensor:
     Distances end in this function, on tensors as large as the output. It costs one ``asinh`` and keeps
     one tensor for the backward pass; the derivative in ``c`` has its series near zero.
     """
-    if isinstance(c, Tensor):
-        return _ScaledAsinh.apply(t, c)
-    return t if c == 0 else _ScaledAsinh.apply(t, torch.tensor(c, dtype=t.dtype, device="cpu"))
+    if torch.jit.is_tracing():
+        # The tracer hands a constant tensor to an autograd function as a number.
+        root = _positive_root(c, t.dtype) if isinstance(c, Tensor) else math.sqrt(max(c, _least_curvature(t.dtype)))
+        return torch.asinh(root * t) / root
+    if not isinstance(c, Tensor):
+        return t if c == 0 else _ScaledAsinh.apply(t.view_as(t), torch.tensor(c, dtype=t.dtype, device="cpu"))
+    # As views, which a torch function mode sees being made: it does not see an autograd function (DReG_ELBO has one).
+    return _ScaledAsinh.apply(t.view_as(t), c.view_as(c))
 
 
 class _ScaledAsinh(torch.autograd.Function):
@@ -105,9 +110,7 @@ class _ScaledAsinh(torch.autograd.Function):
 
     @staticmethod
     def forward(t: Tensor, c: Tensor) -> Tensor:
-        # Below eps^4 the function equals t to rounding for every t up to 1e10: no branch on c is needed.
-        floor = torch.finfo(t.dtype).eps ** 4
-        root = c.to(t.dtype).clamp(min=floor).sqrt()
+        root = _positive_root(c, t.dtype)
         # In place: on matrices of distances memory is what counts.
         return (root * t).asinh_().div_(root)
 
@@ -137,6 +140,15 @@ class _ScaledAsinh(torch.autograd.Function):
         if tangent_c is not None:
             out = out + tangent_c * _scaled_asinh_slope(t, c)
         return out.to(t.dtype)
+
+
+def _least_curvature(dtype: torch.dtype) -> float:
+    """Below it :func:`scaled_asinh` is ``t`` to rounding for every ``t`` up to 1e10: no branch on ``c`` is needed."""
+    return torch.finfo(dtype).eps ** 4
+
+
+def _positive_root(c: Tensor, dtype: torch.dtype) -> Tensor:
+    return c.to(dtype).clamp(min=_least_curvature(dtype)).sqrt()
 
 
 def _safe_sqrt(c: Tensor) -> Tensor:

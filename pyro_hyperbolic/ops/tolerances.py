@@ -13,6 +13,9 @@ _BORDER_MARGIN = 8.0
 # x_0 and |x_s| of a point of the hyperboloid are rounded independently of each other, each after a few operations.
 _HYPERBOLOID = 64.0
 
+# A distance that comes from a matrix product, as torch.cdist makes it, is the root of a difference of squares.
+_METRIC = 64.0
+
 
 def eps(dtype: torch.dtype) -> float:
     """Machine epsilon of ``dtype``."""
@@ -35,3 +38,8 @@ def border_distance(dtype: torch.dtype) -> float:
 def hyperboloid_tolerance(dtype: torch.dtype) -> float:
     """Largest relative error of :math:`x_0` at which a point counts as one of the hyperboloid."""
     return _HYPERBOLOID * eps(dtype)
+
+
+def metric_tolerance(dtype: torch.dtype) -> float:
+    """Largest asymmetry and diagonal of a matrix of distances, in units of its largest entry; 0 for integers."""
+    return math.sqrt(_METRIC * eps(dtype)) if dtype.is_floating_point else 0.0

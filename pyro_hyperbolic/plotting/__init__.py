@@ -10,6 +10,7 @@
 :func:`heatmap`             any function on the disc
 :func:`embedding`           points with labels and edges
 :func:`images`              a grid of grey images
+:func:`latent_space`        where an auto-encoder puts data
 :func:`save`                write a figure so that no reader meets half a file
 ==========================  ================================================================
 
@@ -21,6 +22,7 @@ dtype and device; they are detached, and drawn in double precision. Nothing else
 from __future__ import annotations
 
 from pyro_hyperbolic.plotting.arrows import exponential_map, tangent
+from pyro_hyperbolic.plotting.autoencoder import latent_space
 from pyro_hyperbolic.plotting.canvas import disc
 from pyro_hyperbolic.plotting.files import save
 from pyro_hyperbolic.plotting.heatmaps import density, heatmap
@@ -37,6 +39,7 @@ __all__ = [
     "gyroplane",
     "heatmap",
     "images",
+    "latent_space",
     "save",
     "tangent",
 ]

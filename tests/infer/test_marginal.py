@@ -1,5 +1,6 @@
 """The importance-weighted estimate of the evidence."""
 
+import functools
 import math
 import subprocess
 import sys
@@ -129,6 +130,185 @@ class TestConjugate:
         x, y = observations(), torch.randn(5, 3)
         expected = dist.Normal(0.0, math.sqrt(3)).log_prob(x) + dist.Normal(0.0, 1.0).log_prob(y).sum(-1)
         check_close(longer, longer_guide, (x, y), expected.double())
+
+
+PARALLEL = {"enumerate": "parallel"}
+WEIGHTS, CENTRES = torch.tensor([0.2, 0.5, 0.3]), torch.tensor([-2.0, 0.0, 3.0])
+
+
+def mixture(x, infer=PARALLEL):
+    with pyro.plate("data", len(x)):
+        k = pyro.sample("k", dist.Categorical(WEIGHTS), infer=infer)
+        z = pyro.sample("z", dist.Normal(CENTRES[k], 1.0))
+        pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+
+def wide_guide(x):
+    with pyro.plate("data", len(x)):
+        pyro.sample("z", dist.Normal(x / 2, 2.0))
+
+
+def mixture_evidence(x):
+    law = dist.MixtureSameFamily(dist.Categorical(WEIGHTS), dist.Normal(CENTRES, math.sqrt(2)))
+    return law.log_prob(x).double()
+
+
+class TestEnumerated:
+    """Discrete latents that the guide lacks."""
+
+    def test_mixture(self):
+        x = 2 * observations()
+        check_close(mixture, wide_guide, x, mixture_evidence(x), chunk=10**5)
+
+    @pytest.mark.parametrize("size", [1, 5])
+    @pytest.mark.parametrize("num_samples", [1, 4])
+    def test_as_the_mixture_law_with_the_same_noise(self, num_samples, size):
+        def marginal(x):
+            with pyro.plate("data", len(x)):
+                law = dist.MixtureSameFamily(dist.Categorical(WEIGHTS), dist.Normal(CENTRES, 1.0))
+                z = pyro.sample("z", law)
+                pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+        x, estimates = observations(size), []
+        for program in (mixture, marginal):
+            torch.manual_seed(3)
+            estimates.append(log_marginal_likelihood(program, wide_guide, x, num_samples))
+        same(*estimates, 1e-5)
+
+    def test_observation_that_depends_on_the_component(self):
+        def direct(x):
+            with pyro.plate("data", len(x)):
+                k = pyro.sample("k", dist.Categorical(WEIGHTS), infer=PARALLEL)
+                pyro.sample("x", dist.Normal(CENTRES[k], math.sqrt(2)), obs=x)
+
+        def empty(x):
+            pyro.plate("data", len(x))
+
+        x = 2 * observations()
+        same(log_marginal_likelihood(direct, empty, x, 3), mixture_evidence(x), 1e-5)
+
+    def test_chain_whose_states_share_dimensions(self):
+        transition = torch.tensor([[0.9, 0.1], [0.3, 0.7]])
+        levels = torch.tensor([0.0, 2.0])
+
+        def chain(y):
+            with pyro.plate("data", len(y)):
+                k = 0
+                for t in pyro.markov(range(y.shape[1])):
+                    k = pyro.sample(f"k{t}", dist.Categorical(transition[k]), infer=PARALLEL)
+                    z = pyro.sample(f"z{t}", dist.Normal(levels[k], 1.0))
+                    pyro.sample(f"y{t}", dist.Normal(z, 1.0), obs=y[:, t])
+
+        def chain_guide(y):
+            with pyro.plate("data", len(y)):
+                for t in range(y.shape[1]):
+                    pyro.sample(f"z{t}", dist.Normal(y[:, t] / 2 + 0.5, 1.1))
+
+        y = torch.randn(4, 5) + 1
+        emission = dist.Normal(levels, math.sqrt(2)).log_prob(y.unsqueeze(-1))
+        forward = transition[0].log() + emission[:, 0]
+        for t in range(1, 5):
+            forward = (forward.unsqueeze(-1) + transition.log()).logsumexp(1) + emission[:, t]
+        check_close(chain, chain_guide, y, forward.logsumexp(-1).double(), chunk=10**5)
+
+    def test_two_latents_of_one_datum(self):
+        def sum_of_two(x):
+            with pyro.plate("data", len(x)):
+                i = pyro.sample("i", dist.Categorical(WEIGHTS), infer=PARALLEL)
+                j = pyro.sample("j", dist.Categorical(WEIGHTS), infer=PARALLEL)
+                z = pyro.sample("z", dist.Normal(CENTRES[i] + CENTRES[j], 1.0))
+                pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+        x = 2 * observations()
+        law = dist.Normal((CENTRES[:, None] + CENTRES).flatten(), math.sqrt(2))
+        weights = dist.Categorical((WEIGHTS[:, None] * WEIGHTS).flatten())
+        expected = dist.MixtureSameFamily(weights, law).log_prob(x).double()
+        check_close(sum_of_two, wide_guide, x, expected, chunk=10**5)
+
+    def test_a_latent_that_the_guide_draws_is_not_summed_out(self):
+        def drawing(x):
+            with pyro.plate("data", len(x)):
+                pyro.sample("k", dist.Categorical(WEIGHTS))
+                pyro.sample("z", dist.Normal(x / 2, 2.0))
+
+        x = 2 * observations()
+        check_close(mixture, drawing, x, mixture_evidence(x), chunk=10**5)
+
+    @pytest.mark.parametrize("infer", [{}, {"enumerate": "sequential"}])
+    def test_a_latent_that_nobody_accounts_for_is_named(self, infer):
+        with pytest.raises(
+            ValueError, match=r"site 'k' of the model is a latent that the guide does not have.*parallel"
+        ):
+            log_marginal_likelihood(functools.partial(mixture, infer=infer), guide, observations(), 20)
+
+
+class TestNestedPlates:
+    """A plate inside that of the data, against the same densities as one event."""
+
+    def pair(self, infer=PARALLEL, inside=False, **options):
+        def nested(y):
+            with pyro.plate("data", len(y)):
+                k = 0 if inside else pyro.sample("k", dist.Categorical(WEIGHTS), infer=infer)
+                z = pyro.sample("z", dist.Normal(CENTRES[k], 1.0))
+                with pyro.plate("columns", 3, **options):
+                    k = pyro.sample("k", dist.Categorical(WEIGHTS), infer=infer) if inside else k
+                    w = pyro.sample("w", dist.Normal(z, 1.0))
+                    pyro.sample("y", dist.Normal(w + CENTRES[k], 0.5), obs=y.T.unsqueeze(-2)[: w.shape[-3]])
+
+        def nested_guide(y):
+            with pyro.plate("data", len(y)):
+                pyro.sample("z", dist.Normal(y.mean(-1), 1.0))
+                with pyro.plate("columns", 3, **options) as index:
+                    pyro.sample("w", dist.Normal(y.T.unsqueeze(-2)[index], 0.6))
+
+        return nested, nested_guide
+
+    @pytest.mark.parametrize("enumerated", [False, True])
+    def test_as_one_event(self, enumerated):
+        infer = PARALLEL if enumerated else {}
+
+        def whole(y):
+            with pyro.plate("data", len(y)):
+                k = pyro.sample("k", dist.Categorical(WEIGHTS), infer=infer)
+                z = pyro.sample("z", dist.Normal(CENTRES[k], 1.0))
+                w = pyro.sample("w", dist.Normal(z.unsqueeze(-1), torch.ones(3)).to_event(1))
+                pyro.sample("y", dist.Normal(w + CENTRES[k].unsqueeze(-1), 0.5).to_event(1), obs=y)
+
+        noise = torch.randn(4, 5, 3)  # samples, data, columns
+
+        def fixed(law, value):
+            law.sample = law.rsample = lambda *_: value
+            return law
+
+        y = torch.randn(5, 3)
+        nested, nested_guide = self.pair(infer)
+        estimates = []
+        for program, of_guide in ((nested, nested_guide), (whole, None)):
+            one_event = of_guide is None
+
+            def drawn(y, one_event=one_event):
+                with pyro.plate("data", len(y)):
+                    if not enumerated:
+                        pyro.sample("k", fixed(dist.Categorical(WEIGHTS).expand((4, 5)), (noise[..., 0] > 0).long()))
+                    pyro.sample("z", fixed(dist.Normal(y.mean(-1), 1.0).expand((4, 5)), y.mean(-1) + noise[..., 1]))
+                    w = y + 0.6 * noise
+                    if one_event:
+                        pyro.sample("w", fixed(dist.Normal(y, 0.6).expand((4, 5, 3)).to_event(1), w))
+                    else:
+                        law = dist.Normal(y.T.unsqueeze(-2), 0.6).expand((3, 4, 5))
+                        with pyro.plate("columns", 3):
+                            pyro.sample("w", fixed(law, w.movedim(-1, 0)))
+
+            estimates.append(log_marginal_likelihood(program, drawn, y, 4))
+        same(*estimates, 1e-5)
+
+    def test_summing_out_inside_of_them_is_refused(self):
+        with pytest.raises(ValueError, match=r"site 'k' is summed out in the plate 'columns'"):
+            log_marginal_likelihood(*self.pair(inside=True), torch.randn(5, 3), 4)
+
+    def test_subsampling_them_is_refused(self):
+        with pytest.raises(ValueError, match=r"in the plate 'columns', which shows 2 of its 3 elements"):
+            log_marginal_likelihood(*self.pair(subsample_size=2), torch.randn(5, 3), 4)
 
 
 MODELS = {

@@ -1,0 +1,99 @@
+r"""Kullback-Leibler divergences of laws on a manifold, registered with ``torch.distributions.kl_divergence``.
+
+Two wrapped normals with one mean are images of Gaussians under one map, and their divergence is that of the
+Gaussians. Two Riemannian normals with one mean differ in the radius alone:
+
+.. math::
+
+    \mathrm{KL} = \log\frac{Z(\sigma_2)}{Z(\sigma_1)}
+    + \tfrac12\,\mathbb{E}_{\sigma_1}[r^2] \left(\frac{1}{\sigma_2^2} - \frac{1}{\sigma_1^2}\right) .
+
+With two means there is no closed form: ``NotImplementedError``, at which Pyro's ``TraceMeanField_ELBO`` takes the
+Monte Carlo estimate. Means count as one where they are the same tensor, or constants with the same values that can
+be looked at (see :func:`~pyro_hyperbolic.ops.checks.inspectable`); whether two learned means are equal at this
+step does not decide which estimator a step uses.
+"""
+
+from __future__ import annotations
+
+import torch
+from pyro.distributions import Delta, Independent, MaskedDistribution
+from pyro.distributions.kl import _kl_delta as _kl_delta_of_pyro
+from torch import Tensor
+from torch.distributions import register_kl
+
+from pyro_hyperbolic.distributions.base import ManifoldNormal, base_law
+from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
+from pyro_hyperbolic.distributions.wrapped_normal import WrappedNormal
+from pyro_hyperbolic.ops.checks import inspectable
+from pyro_hyperbolic.ops.radial import log_integral_ratio, moments
+
+
+@register_kl(WrappedNormal, WrappedNormal)
+def _kl_wrapped_wrapped(p: WrappedNormal, q: WrappedNormal) -> Tensor:
+    _check_means(p, q)
+    if not (p._is_full or q._is_full):
+        log_ratio = (p.scale / q.scale).log()
+        gaussian = 0.5 * torch.expm1(2 * log_ratio) - log_ratio
+        return gaussian.sum(-1) * (p.dim / gaussian.shape[-1])  # an isotropic scale stands for all dimensions
+    ratio = torch.linalg.solve_triangular(_factor(q), _factor(p), upper=False)
+    log_det = ratio.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return 0.5 * (ratio.square().sum((-2, -1)) - p.dim) - log_det
+
+
+@register_kl(RiemannianNormal, RiemannianNormal)
+def _kl_riemannian_riemannian(p: RiemannianNormal, q: RiemannianNormal) -> Tensor:
+    _check_means(p, q)
+    # The terms grow like d^2 c sigma^2 and nearly cancel where the scales are close.
+    a, b = p._radius._wide(), q._radius._wide()
+    mean, variance = moments(a._q, p.dim)
+    ratio = (a.scale / b.scale).square()
+    log_z = log_integral_ratio(b._q, p.dim) - log_integral_ratio(a._q, p.dim) - 0.5 * p.dim * ratio.log()
+    return (log_z + 0.5 * (variance + mean.square()) * (ratio - 1)).to(p.loc.dtype)
+
+
+@register_kl(Delta, MaskedDistribution)
+@register_kl(Delta, Independent)
+@register_kl(Delta, ManifoldNormal)
+def _kl_delta(p: Delta, q: ManifoldNormal | Independent | MaskedDistribution) -> Tensor:
+    """Pyro's for any law leaves out the density of the ``Delta``, where autoguides keep the Jacobian of their map."""
+    if not isinstance(base_law(q), ManifoldNormal):
+        return _kl_delta_of_pyro(p, q)
+    # A mask is one of q alone: the automatic guides, which draw the Delta, have none.
+    return p.log_density - q.log_prob(p.v)
+
+
+def _factor(law: WrappedNormal) -> Tensor:
+    """The Cholesky factor of the covariance."""
+    return law.scale_tril if law._is_full else torch.diag_embed(law.scale.expand(law.batch_shape + (law.dim,)))
+
+
+def _check_means(p: ManifoldNormal, q: ManifoldNormal) -> None:
+    curvatures = [law.manifold.c for law in (p, q) if isinstance(law.manifold.c, Tensor)]
+    if p.manifold != q.manifold:
+        if type(p.manifold) is type(q.manifold) and not inspectable(*curvatures):
+            raise NotImplementedError(
+                "no closed form where the curvatures cannot be compared; use a Monte Carlo estimate"
+            )
+        raise ValueError(
+            f"the laws live on different manifolds, {p.manifold!r} and {q.manifold!r}, and have no densities of one"
+            " measure; use one manifold for both."
+        )
+    if not _same_tensor(p.loc, q.loc) and not _equal_constants(p.loc, q.loc):
+        raise NotImplementedError("no closed form for different means; use a Monte Carlo estimate")
+
+
+def _same_tensor(a: Tensor, b: Tensor) -> bool:
+    """Whether both are views of one tensor that differ in expanded dimensions at most."""
+    bases = [t if t._base is None else t._base for t in (a, b)]
+    return bases[0] is bases[1] and _layout(a) == _layout(b)
+
+
+def _layout(t: Tensor) -> tuple[int, list[tuple[int, int, int]]]:
+    """Where the elements lie: of each dimension that is not expanded its place from the right, size and stride."""
+    sizes = zip(range(-t.dim(), 0), t.shape, t.stride(), strict=True)
+    return int(t.storage_offset()), [(i, n, s) for i, n, s in sizes if s != 0 and n != 1]
+
+
+def _equal_constants(a: Tensor, b: Tensor) -> bool:
+    return not a.requires_grad and not b.requires_grad and inspectable(a, b) and bool((a == b).all())

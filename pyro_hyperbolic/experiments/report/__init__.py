@@ -1,0 +1,48 @@
+"""Reports of the tables: ours beside the paper's, as Markdown with a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from pyro_hyperbolic import plotting
+from pyro_hyperbolic.experiments.experiment import Experiment
+from pyro_hyperbolic.experiments.report.ablation import ablation
+from pyro_hyperbolic.experiments.report.results import Results
+from pyro_hyperbolic.experiments.report.table1 import table1
+from pyro_hyperbolic.experiments.report.table2 import table2
+from pyro_hyperbolic.experiments.report.table3 import table3
+from pyro_hyperbolic.experiments.report.table4 import table4
+from pyro_hyperbolic.experiments.store import RunStore
+from pyro_hyperbolic.infer.checkpoint import save_text
+
+REPORTS: dict[str, Callable[[Results], tuple[str, Figure]]] = {
+    "table1": table1,
+    "table2": table2,
+    "table3": table3,
+    "table4": table4,
+    "ablation": ablation,
+}
+"""What makes the body and the picture of a report, by the name of the experiment."""
+
+
+def write_report(experiment: Experiment, store: RunStore, folder: Path) -> None:
+    """Write ``folder/NAME.md`` and ``folder/NAME.png`` from the runs in the store.
+
+    :param experiment: whose runs; those with other settings are left out.
+    """
+    results = Results(experiment, store)
+    if not results.finished:
+        raise ValueError(
+            f"there is no run of {experiment.command} with these settings in {store.folder}; run"
+            f" `python -m pyro_hyperbolic.experiments {experiment.command}` first."
+        )
+    body, figure = REPORTS[experiment.command](results)
+    name = experiment.command
+    text = f"# {results.title}\n\n{body}\n![{results.title}]({name}.png)\n\n{results.provenance()}"
+    plotting.save(figure, folder / f"{name}.png", dpi=150)
+    plt.close(figure)
+    save_text(text, folder / f"{name}.md")

@@ -1,0 +1,57 @@
+"""The report of Table 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from pyro_hyperbolic.experiments.paper import paper_tables
+from pyro_hyperbolic.experiments.report.results import Results, number, table
+from pyro_hyperbolic.experiments.table1 import CURVATURES, NEARLY_FLAT, PRIOR_SCALES, BranchingCell
+
+COLOURS = {1.0: "#3f90da", 1.7: "#bd1f01"}
+
+
+def table1(results: Results) -> tuple[str, Figure]:
+    """Rows of prior scales, columns of curvatures; a picture of the same."""
+    paper = paper_tables()["table1_branching_diffusion_negative_iwae_5000"]
+    columns = (0.0, NEARLY_FLAT, *CURVATURES)
+    rows = []
+    for scale in PRIOR_SCALES:
+        cells = [BranchingCell(c, scale) for c in columns]
+        rows.append([f"σ₀ = {scale:g}, ours"] + [results.text(cell, "negative_iwae", digits=2) for cell in cells])
+        theirs = paper[f"sigma0={scale:.1f}"]
+        rows.append(
+            [f"σ₀ = {scale:g}, paper"]
+            + [number(theirs[cell.column]) if cell.column in theirs else "" for cell in cells]
+        )
+    head = ["", "N-VAE", f"c = {NEARLY_FLAT:g}", *(f"c = {c:g}" for c in CURVATURES)]
+    notes = (
+        f"\nMean and 95% interval over runs, each on data of its own. The column c = {NEARLY_FLAT:g} is ours: the"
+        " hyperbolic model with next to no curvature, which differs from the N-VAE in the parameters and the initial"
+        " values of its first decoder layer.\n"
+    )
+    return table(head, rows) + notes, _draw(results, paper)
+
+
+def _draw(results: Results, paper: dict[str, dict[str, list[float]]]) -> Figure:
+    columns = (0.0, *CURVATURES)
+    figure, ax = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
+    for scale in PRIOR_SCALES:
+        found = [(c, results.shown(BranchingCell(c, scale), "negative_iwae")) for c in columns]
+        ours = [(c, *value) for c, value in found if value is not None]
+        c, mean, half = zip(*ours, strict=True) if ours else ((), (), ())
+        style: Any = {"color": COLOURS[scale], "capsize": 2.5, "linewidth": 1.3}
+        ax.errorbar(c, mean, half, marker="o", label=rf"ours, $\sigma_0 = {scale:g}$", **style)
+        values = [paper[f"sigma0={scale:.1f}"][BranchingCell(c, scale).column] for c in columns]
+        mean, half = zip(*values, strict=True)
+        shifted = [c + 0.015 for c in columns]
+        style |= {"linestyle": (0, (2, 2)), "alpha": 0.6, "mfc": "white"}
+        ax.errorbar(shifted, mean, half, marker="s", label=rf"paper, $\sigma_0 = {scale:g}$", **style)
+    ax.set_xlabel("curvature $c$ (0: N-VAE)")
+    ax.set_ylabel("negative test IWAE (nats)")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize="small", ncols=2)
+    return figure

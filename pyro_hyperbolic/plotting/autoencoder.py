@@ -1,0 +1,75 @@
+"""What a trained auto-encoder does with data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor
+from torch.nn import functional as F
+
+from pyro_hyperbolic.geometry import Lorentz, PoincareBall
+from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic.nn import GyroplaneLinear
+from pyro_hyperbolic.plotting.lines import gyroplane
+from pyro_hyperbolic.plotting.scatters import embedding
+
+# Data that are encoded at a time.
+_BATCH = 1000
+
+
+@torch.no_grad()
+def latent_space(
+    vae: EuclideanVAE | HyperbolicVAE,
+    data: Tensor,
+    labels: Tensor | None = None,
+    ax: Axes | None = None,
+    gyroplanes: int = 0,
+    **style: Any,
+) -> Axes:
+    """Draw the posterior means of data in the latent space of an auto-encoder.
+
+    Two dimensions are drawn as they are, in the disc or in the plane. Of more, the plane of greatest variance of the
+    tangent space at the origin is drawn.
+
+    Args:
+        vae: a trained auto-encoder, on any device.
+        data: ``(N, *data_shape)``, on any device.
+        labels: ``(N,)``, the colours.
+        ax: axes to draw on; new ones by default.
+        gyroplanes: how many of a gyroplane decoder's planes to draw as well, in two dimensions.
+        **style: as of :func:`embedding`.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> from pyro_hyperbolic.models import HyperbolicVAE
+        >>> vae = HyperbolicVAE(PoincareBall(1.0), 5, 3, hidden_dim=4)
+        >>> ax = latent_space(vae, torch.rand(10, 3))
+        >>> ax.get_title()
+        'principal plane of the tangent space'
+        >>> plt.close(ax.figure)
+    """
+    device = next(vae.parameters()).device
+    z = torch.cat([vae.encode(x.to(device)).mean for x in data.split(_BATCH)])
+    manifold = PoincareBall(0.0) if isinstance(vae, EuclideanVAE) else vae.manifold
+    z = (manifold.to_poincare(z) if isinstance(manifold, Lorentz) else z).cpu()
+    ball = PoincareBall(torch.as_tensor(manifold.c).item())
+    if ax is None:
+        _, ax = plt.subplots(figsize=(6.5, 5.6), layout="constrained")
+    if z.shape[-1] == 2:
+        layer = vae.decoder.embed
+        if gyroplanes and isinstance(layer, GyroplaneLinear):
+            # The same planes in the ball: offset and normal are stored at the origin.
+            p, a = ball.expmap0(layer.offset[:gyroplanes].cpu()), layer.normal[:gyroplanes].cpu()
+            gyroplane(p, a, ball, ax=ax, linewidth=0.4, alpha=0.4)
+        return embedding(z, ball, labels=labels, ax=ax, **style)
+    v = ball.logmap0(z).double()
+    plane = torch.pca_lowrank(v, q=min(2, v.shape[-1]))[2]
+    v = F.pad(v @ plane, (0, 2 - plane.shape[1]))
+    embedding(v, PoincareBall(0.0), labels=labels, ax=ax, **style)
+    ax.set_title("principal plane of the tangent space", fontsize="medium")
+    return ax

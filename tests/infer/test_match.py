@@ -1,0 +1,151 @@
+"""Model and guide that do not belong together, and who says so."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO, config_enumerate
+from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
+from torch import nn
+
+import pyro_hyperbolic.distributions as hdist
+from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.geometry import Lorentz
+from pyro_hyperbolic.infer import AutoWrappedNormal, EnsembleSVI, FastSVI, check_model_guide
+from pyro_hyperbolic.nn import ManifoldModule
+
+BALL = PoincareBall(1.0)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    pyro.clear_param_store()
+    torch.manual_seed(0)
+
+
+def program(law):
+    def sample():
+        scale = pyro.param("scale", torch.tensor(1.0))
+        with pyro.plate("data", 3):
+            pyro.sample("z", law.mask(scale > 0))
+
+    return sample
+
+
+MODEL = program(hdist.WrappedNormal(torch.zeros(2), 1.0, BALL))
+SMALL = dist.Normal(torch.zeros(2), 0.01).to_event(1)  # whose draws all fall inside the ball
+WRONG = {
+    "Euclidean": (MODEL, program(SMALL), r"'z' is a point of poincare_ball\(c=1\) in the model, .* from Normal,"),
+    "transformed": (
+        MODEL,
+        program(dist.TransformedDistribution(SMALL, [dist.transforms.TanhTransform()])),
+        "'z' is a point .* from TransformedDistribution,",
+    ),
+    "other curvature": (
+        MODEL,
+        program(hdist.RiemannianNormal(torch.zeros(2), 0.1, PoincareBall(0.5))),
+        r"'z' is a point of poincare_ball\(c=1\) in the model and of poincare_ball\(c=0.5\) in the guide",
+    ),
+    "other learned curvature": (
+        MODEL,
+        program(hdist.WrappedNormal(torch.zeros(2), 0.1, PoincareBall(torch.tensor(0.5, requires_grad=True)))),
+        r"'z' is a point .* poincare_ball\(c=0.5\) in the guide",
+    ),
+    "the other way round": (
+        program(SMALL),
+        MODEL,
+        r"'z' is drawn from Normal in the model, but the guide makes it a point of poincare_ball\(c=1\)",
+    ),
+}
+every_mistake = pytest.mark.parametrize("mistake", WRONG)
+
+
+@every_mistake
+def test_check(mistake):
+    model, guide, message = WRONG[mistake]
+    with pytest.raises(ValueError, match=message):
+        check_model_guide(model, guide)
+
+
+@every_mistake
+@pytest.mark.parametrize("loss", [Trace_ELBO, TraceMeanField_ELBO])
+def test_fast_svi_checks_by_itself(mistake, loss):
+    model, guide, message = WRONG[mistake]
+    svi = FastSVI(model, guide, pyro.optim.Adam({"lr": 0.01}), loss())
+    with pytest.raises(ValueError, match=message):
+        svi.step()
+
+
+def test_ensemble_checks_by_itself():
+    class Member(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.loc = nn.Parameter(torch.zeros(2))
+
+        def model(self):
+            pyro.sample("z", hdist.WrappedNormal(torch.zeros(2), 1.0, BALL))
+
+        def guide(self):
+            pyro.module("member", self)
+            pyro.sample("z", dist.Normal(self.loc, 0.01).to_event(1))
+
+    members = [Member(), Member()]
+    svi = EnsembleSVI([(m.model, m.guide) for m in members], pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    with pytest.raises(ValueError, match="'z' is a point of poincare_ball"):
+        svi.step(shared=True)
+
+
+def test_another_chart():
+    chart = Lorentz(1.0)
+    guide = program(hdist.WrappedNormal(chart.origin(1), 0.1, chart))
+    with pytest.raises(ValueError, match=r"poincare_ball\(c=1\) in the model and of hyperboloid\(c=1\) in the"):
+        check_model_guide(MODEL, guide)
+
+
+@pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
+@pytest.mark.parametrize("c", [1.0, torch.tensor(1.0), torch.tensor(1.0, requires_grad=True)], ids=str)
+def test_laws_of_one_manifold_belong_together(law, c):
+    check_model_guide(MODEL, program(law(torch.zeros(2), 0.3, PoincareBall(c))))
+
+
+@pytest.mark.parametrize("guide", [AutoDelta, AutoNormal, AutoMultivariateNormal, AutoWrappedNormal])
+def test_automatic_guides_belong_to_their_model(guide):
+    check_model_guide(MODEL, guide(MODEL))
+
+
+def test_a_learned_curvature_that_is_shared():
+    manifold = ManifoldModule(PoincareBall(0.7), learnable=True)
+
+    def both():
+        pyro.sample("z", hdist.WrappedNormal(torch.zeros(2), 1.0, manifold()).expand((3,)).to_event(1))
+
+    check_model_guide(both, both)
+
+
+def test_a_latent_that_the_guide_lacks():
+    with pytest.raises(ValueError, match="site 'z' of the model is neither observed nor in the guide"):
+        check_model_guide(MODEL, lambda: None)
+
+
+def test_a_latent_that_is_enumerated():
+    @config_enumerate
+    def model():
+        k = pyro.sample("k", dist.Categorical(torch.ones(2)))
+        pyro.sample("x", dist.Normal(k.to(torch.float32), 1.0), obs=torch.tensor(0.3))
+
+    check_model_guide(model, lambda: None)
+    svi = FastSVI(model, lambda: None, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    with pytest.warns(UserWarning, match="not guide"), pytest.raises(ValueError, match=r"'k' .*TraceEnum_ELBO"):
+        svi.step()
+
+
+def test_it_leaves_no_trace():
+    with pyro.poutine.trace() as outer:
+        check_model_guide(MODEL, MODEL)
+    assert not outer.trace.nodes or set(outer.trace.nodes) == {"_INPUT", "_RETURN"}
+
+
+def test_it_takes_no_random_numbers():
+    before = torch.get_rng_state()
+    check_model_guide(MODEL, MODEL)
+    assert torch.equal(torch.get_rng_state(), before)
