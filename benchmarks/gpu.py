@@ -1,158 +1,195 @@
-"""Training and evaluation on one CUDA device: ``python -m benchmarks.gpu [--json FILE] [--quick]``.
+"""Training and evaluation on one CUDA device: ``python -m benchmarks.gpu --json results.json``.
 
 Model: encoder 784-600-(d, 1), gyroplane decoder d-600-784, Bernoulli likelihood, batch 128, Adam, one particle,
-TF32 matrix products. Every row is measured in this one run: the median of repeats after warm-up, device synchronised
-around each repeat.
+TF32 matrix products. Every row is measured in this one process: repeats after a warm-up, the device synchronised around
+each repeat; the median, the least and the greatest are kept. Results are written after every row, and ``--resume`` goes
+on after the last one. ``python -m benchmarks.growth`` draws them.
+
+Compiling takes most of the time. With ``--jobs`` so many processes compile beforehand, at the same time, and leave
+their work in torch's cache on the disk, from which the measuring process takes it.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
+import multiprocessing
 import platform
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pyro
 import torch
-from pyro.infer import SVI, Trace_ELBO
 
-from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, log_marginal_likelihood, save_json
-from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
+from benchmarks.gpu_rows import BOUNDS, GROUPS, RATIOS, UNITS, Row, prepare, rows
+from pyro_hyperbolic.infer import save_json
 
-DEVICE = "cuda"
-
-
-def build(law: str, dim: int) -> Any:
-    if law == "euclidean":
-        return EuclideanVAE(dim, (28, 28)).to(DEVICE)
-    return HyperbolicVAE(PoincareBall(0.2), dim, (28, 28), prior=law, posterior=law).to(DEVICE)
+REPEATS = 5
+REPEAT_SECONDS = 0.1  # a repeat is as many steps as last about this long
+COMPILE_SECONDS = 180.0  # longer than this the measuring does not wait for the processes that compile
+# A result goes on only on what it was begun on.
+SETTING = ("device", "torch", "tiny")
 
 
-def adam() -> Any:
-    return pyro.optim.Adam({"lr": 5e-4})
-
-
-def seconds(step: Callable[[], Any], steps: int, repeats: int = 5) -> float:
-    """Median time of one step."""
-    for _ in range(5):
-        step()
-    times = []
-    for _ in range(repeats):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(steps):
-            step()
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) / steps)
-    return statistics.median(times)
-
-
-def single(law: str, dim: int, kind: str, batch: int = 128) -> float:
-    """Milliseconds of one step of one model."""
-    pyro.clear_param_store()
-    vae = build(law, dim)
-    x = torch.rand(batch, 28, 28, device=DEVICE)
-    if kind == "stock":
-        svi: Any = SVI(vae.model, vae.guide, adam(), Trace_ELBO())
-        return 1e3 * seconds(lambda: svi.step(x), 10, 3)
-    svi = FastSVI(vae.model, vae.guide, adam(), Trace_ELBO(), compile=kind == "compiled")
-    return 1e3 * seconds(lambda: svi.step(x), 200)
-
-
-def ensemble(law: str, dim: int, members: int, batch: int = 128) -> float:
-    """Microseconds of one step per member."""
-    pyro.clear_param_store()
-    vaes = [build(law, dim) for _ in range(members)]
-    svi = EnsembleSVI([(v.model, v.guide) for v in vaes], adam(), Trace_ELBO(), compile=True)
-    x = torch.rand(members, batch, 28, 28, device=DEVICE)
-    return 1e6 * seconds(lambda: svi.step(x), 20) / members
-
-
-def evaluation(law: str, dim: int) -> float:
-    """Seconds of IWAE-5000 on 10,000 images."""
-    pyro.clear_param_store()
-    vae = build(law, dim)
-    x = torch.rand(10_000, 28, 28, device=DEVICE)
-    options: dict[str, Any] = {"num_samples": 5000, "chunk": 1 << 19, "compile": True}
-    log_marginal_likelihood(vae.model, vae.guide, x[:208], **options)
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    log_marginal_likelihood(vae.model, vae.guide, x, **options)
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def graph(nodes: int) -> float:
-    """Milliseconds of one whole-graph step of the VGAE."""
-    pyro.clear_param_store()
-    edges = torch.stack([torch.arange(1, nodes), torch.arange(1, nodes) // 2], -1)
-    vgae = HyperbolicVGAE(PoincareBall(1.0), nodes, edges).to(DEVICE)
-    svi = FastSVI(vgae.model, vgae.guide, adam(), Trace_ELBO())
-    return 1e3 * seconds(svi.step, 20)
-
-
-def rows(quick: bool) -> list[tuple[str, Callable[[], float], str, float | None]]:
-    """What is measured: name, measurement, unit, and the bound where there is one."""
-    table: list[tuple[str, Callable[[], float], str, float | None]] = []
-    for law in ("wrapped", "riemannian", "euclidean"):
-        bound = None if law == "euclidean" else 30.0
-        table.append((f"ensemble of 90, {law}, d=10", partial(ensemble, law, 10, 90), "us/member-step", bound))
-    for kind, bound in (("stock", None), ("captured", None), ("compiled", 0.35)):
-        for law in ("wrapped", "riemannian"):
-            name = f"single step, {kind}, {law}, d=10"
-            table.append((name, partial(single, law, 10, kind), "ms", bound))
-    table.append(("IWAE-5000 of 10,000 images, wrapped, d=10", partial(evaluation, "wrapped", 10), "s", 2.0))
-    if quick:
-        return table
-    for dim in (2, 5, 20, 64):
-        table.append(
-            (f"ensemble of 90, wrapped, d={dim}", partial(ensemble, "wrapped", dim, 90), "us/member-step", None)
-        )
-    for members in (1, 4, 16, 360):
-        name = f"ensemble of {members}, wrapped, d=10"
-        table.append((name, partial(ensemble, "wrapped", 10, members), "us/member-step", None))
-    for batch in (512, 2048, 8192):
-        name = f"single step, compiled, wrapped, d=10, batch {batch}"
-        table.append((name, partial(single, "wrapped", 10, "compiled", batch), "ms", None))
-    for nodes in (256, 1024, 4096, 8192):
-        table.append((f"VGAE, captured, N={nodes}", partial(graph, nodes), "ms", None))
-    return table
-
-
-def main(args: argparse.Namespace) -> int:
+def main(arguments: list[str] | None = None) -> int:
+    args = _parse(arguments)
+    end = time.perf_counter() + args.time_limit
     torch.set_float32_matmul_precision("high")
-    result: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(),
+    result = _start(args)
+    todo = [row for row in rows(args.groups or list(GROUPS)) if row.name not in _measured(result)]
+    print(f"{result['device']}, torch {result['torch']}: {len(todo)} rows", flush=True)
+    if args.jobs > 1:
+        _compile_beforehand([row for row in todo if row.kind == "compiled"], args, end)
+    for number, row in enumerate(todo):
+        if time.perf_counter() > end:
+            print(f"time is up with {len(todo) - number} rows left; go on with --resume", flush=True)
+            break
+        entry = _measure(row, args.device, args.tiny, args.repeats)
+        print(_line(entry), flush=True)
+        result["rows"] = [known for known in result["rows"] if known["name"] != row.name] + [entry]
+        result["ratios"] = _ratios(result)
+        if args.json is not None:
+            save_json(result, args.json)
+    for ratio in _ratios(result):
+        print(_line(ratio), flush=True)
+    return int(any(entry["over"] for entry in result["rows"] + _ratios(result)))
+
+
+def _start(args: argparse.Namespace) -> dict[str, Any]:
+    """An empty result, or the one that the file holds."""
+    on_gpu = args.device.startswith("cuda")
+    fresh: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(args.device) if on_gpu else platform.machine(),
         "torch": torch.__version__,
         "python": platform.python_version(),
+        "tiny": args.tiny,
         "rows": [],
+        "ratios": [],
     }
-    failed = False
-    for name, measure, unit, bound in rows(args.quick):
-        try:
-            value: float | None = measure()
-            text = f"{value:10.3f} {unit}"
-        except Exception as error:  # one row that fails must not lose the others
-            value, text = None, f"failed: {type(error).__name__}: {error}"[:300]
-        over = bound is not None and (value is None or value > bound)
-        failed |= over
-        print(
-            f"{name:55s} {text}" + ("" if bound is None else f"  (at most {bound:g}: {'over' if over else 'ok'})"),
-            flush=True,
-        )
-        result["rows"].append({"name": name, "value": value, "unit": unit, "bound": bound})
-        if args.json:
-            save_json(result, args.json)
-    return int(failed)
+    if not (args.resume and args.json.exists()):
+        return fresh
+    old = json.loads(args.json.read_text())
+    for key in SETTING:
+        if old[key] != fresh[key]:
+            raise SystemExit(f"{args.json} has {key} {old[key]}, but here it is {fresh[key]}: use another --json.")
+    return old
+
+
+def _measured(result: dict[str, Any]) -> dict[str, float]:
+    return {entry["name"]: entry["median"] for entry in result["rows"] if entry["median"] is not None}
+
+
+def _measure(row: Row, device: str, tiny: bool, repeats: int) -> dict[str, Any]:
+    """Time a row; one that fails must not lose the others."""
+    unit, factor = UNITS[row.subject]
+    bound = BOUNDS.get(row)
+    entry: dict[str, Any] = {"name": row.name, **asdict(row), "unit": unit, "bound": bound}
+    entry |= {"median": None, "min": None, "max": None, "repeats": repeats, "steps": None, "error": None}
+    start = time.perf_counter()
+    try:
+        work = prepare(row, device, tiny)
+        work.warm_up()
+        once = _seconds(work.run, 1, device)
+        steps = max(1, min(work.longest, round(REPEAT_SECONDS / once)))
+        times = [factor * _seconds(work.run, steps, device) / work.share for _ in range(repeats)]
+        entry |= {"median": statistics.median(times), "min": min(times), "max": max(times), "steps": steps}
+        del work
+    except Exception as error:
+        entry["error"] = f"{type(error).__name__}: {error}"[:500]
+    entry["over"] = bound is not None and not (entry["median"] is not None and entry["median"] <= bound)
+    entry["wall_seconds"] = time.perf_counter() - start
+    if device.startswith("cuda"):
+        # Trainers and their programs refer to each other; what a captured graph holds is freed with them.
+        gc.collect()
+        torch.cuda.empty_cache()
+    return entry
+
+
+def _seconds(function: Callable[[], Any], steps: int, device: str) -> float:
+    """Time of one of so many runs in a row."""
+    _synchronise(device)
+    start = time.perf_counter()
+    for _ in range(steps):
+        function()
+    _synchronise(device)
+    return (time.perf_counter() - start) / steps
+
+
+def _synchronise(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def _ratios(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The ratios of rows that are both there."""
+    medians = _measured(result)
+    return [
+        {"name": name, "unit": "", "median": (value := medians[a.name] / medians[b.name]), "bound": bound}
+        | {"min": value, "max": value, "error": None, "over": not value <= bound}
+        for name, a, b, bound in RATIOS
+        if a.name in medians and b.name in medians
+    ]
+
+
+def _line(entry: dict[str, Any]) -> str:
+    if entry["median"] is None:
+        text = f"failed: {entry['error']}"
+    elif entry["unit"]:
+        text = f"{entry['median']:10.3f} {entry['unit']:14s} ({entry['min']:.3f} to {entry['max']:.3f})"
+    else:
+        text = f"{entry['median']:10.3f}"
+    verdict = "" if entry["bound"] is None else f"  at most {entry['bound']:g}: {'over' if entry['over'] else 'ok'}"
+    return f"{entry['name']:58s} {text}{verdict}"
+
+
+def _compile_beforehand(compiled: list[Row], args: argparse.Namespace, end: float) -> None:
+    """Fill torch's cache with these rows; whatever goes wrong here, the measuring itself compiles and reports."""
+    if not compiled or args.tiny:
+        return
+    start = time.perf_counter()
+    patience = min(COMPILE_SECONDS, end - start)
+    with multiprocessing.get_context("spawn").Pool(args.jobs, maxtasksperchild=1) as pool:
+        tasks = [pool.apply_async(_compile, (row, args.device)) for row in compiled]
+        done = 0
+        for task in tasks:
+            task.wait(max(0.0, start + patience - time.perf_counter()))
+            done += task.ready() and task.successful()
+    print(f"compiled {done} of {len(compiled)} rows in {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def _compile(row: Row, device: str) -> None:
+    torch.set_float32_matmul_precision("high")  # as in the process that measures: it is part of the cache's key
+    prepare(row, device, tiny=False).warm_up()
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.split("\n\n")[0])
+    parser.add_argument("groups", nargs="*", metavar="group", help=f"of {', '.join(GROUPS)}; all if none is named")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the results to FILE")
+    parser.add_argument("--resume", action="store_true", help="go on with the results in FILE")
+    parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="S", help="begin no row after S s")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that compile beforehand (%(default)s: none)")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="of every row (%(default)s)")
+    parser.add_argument("--device", default="cuda", help="cpu is for testing this script: nothing is captured there")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, nothing compiled: to test this script")
+    args = parser.parse_args(arguments)
+    for name in args.groups:
+        if name not in GROUPS:
+            parser.error(f"no group {name!r}; there are {', '.join(GROUPS)}")
+    if args.repeats < 1 or args.jobs < 1:
+        parser.error("--repeats and --jobs must be at least 1")
+    if args.resume and args.json is None:
+        parser.error("--resume needs --json: the file to go on with")
+    if args.json is not None and args.json.exists() and not args.resume:
+        parser.error(f"--json {args.json} exists: go on with --resume, or name another file")
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error("there is no CUDA device; --device cpu --tiny tests the script")
+    return args
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--json", type=Path, default=None, help="write the results to this file")
-    parser.add_argument("--quick", action="store_true", help="only the rows with a bound and their comparisons")
-    raise SystemExit(main(parser.parse_args()))
+    raise SystemExit(main())

@@ -218,6 +218,25 @@ def test_scaled_asinh_at_zero(c, dtype):
     assert torch.stack(values).tolist() == [0, 1, 0]
 
 
+@dtypes
+@pytest.mark.parametrize("kind", ["float", "tensor"])
+def test_scaled_asinh_traced(curvature, kind, dtype):
+    # The tracer of torch.jit, which Pyro's compiled losses and kernels use, takes the curvature for a constant.
+    c = torch.tensor(curvature, dtype=dtype)
+    c = c.item() if kind == "float" else c
+    values = []
+
+    def f(t):
+        return scaled_asinh(t, c)
+
+    for function in (f, torch.jit.trace(f, (torch.ones(3, dtype=dtype),))):
+        t = LENGTHS.to(dtype).requires_grad_()
+        value = function(t)
+        values.append((value, *torch.autograd.grad(value.sum(), t)))
+    same(values[1][0], values[0][0], ROUNDING[dtype], scale=SMALLEST[dtype])
+    same(values[1][1], values[0][1], SLOPE[dtype], scale=0)
+
+
 def test_scaled_asinh_of_zero_float_is_the_argument():
     t = torch.randn(3)
     assert scaled_asinh(t, 0.0) is t

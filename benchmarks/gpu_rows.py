@@ -1,0 +1,187 @@
+"""What ``benchmarks.gpu`` measures: one row per kind of step and size, and the groups of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import torch
+from pyro.infer import SVI, Trace_ELBO
+
+from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, log_marginal_likelihood
+from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
+
+DIM, BATCH, MEMBERS = 10, 128, 90
+UNITS = {"step": ("ms", 1e3), "ensemble": ("us/member-step", 1e6), "graph": ("ms", 1e3), "evaluation": ("s", 1.0)}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration.
+
+    :param subject: ``step`` of one auto-encoder, ``ensemble``, ``graph`` (a whole-graph step of the VGAE) or
+        ``evaluation`` (IWAE-5000 of 10,000 images).
+    :param kind: ``stock`` (``pyro.infer.SVI``), ``captured`` in a CUDA graph, or ``compiled`` (and captured).
+    """
+
+    subject: str
+    kind: str
+    law: str = "wrapped"
+    dim: int = DIM
+    batch: int = BATCH
+    members: int = 1
+    nodes: int = 0
+
+    @property
+    def name(self) -> str:
+        what = {
+            "step": f"step, {self.kind}, {self.law}, d={self.dim}, batch {self.batch}",
+            "ensemble": f"ensemble of {self.members}, {self.kind}, {self.law}, d={self.dim}, batch {self.batch}",
+            "graph": f"graph step, {self.kind}, {self.law}, N={self.nodes}",
+            "evaluation": f"IWAE-5000 of 10,000 images, {self.kind}, {self.law}, d={self.dim}",
+        }
+        return what[self.subject]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A row that can be run.
+
+    :param warm_up: what compiles and captures.
+    :param run: what is timed.
+    :param share: over how many members the time of a run is divided.
+    :param longest: most runs per repeat.
+    """
+
+    warm_up: Callable[[], Any]
+    run: Callable[[], Any]
+    share: int = 1
+    longest: int = 200
+
+
+def _single(kind: str) -> list[Row]:
+    return [Row("step", kind, law) for law in ("wrapped", "riemannian")]
+
+
+def _ensembles(kind: str, members: tuple[int, ...]) -> list[Row]:
+    return [Row("ensemble", kind, members=count) for count in members]
+
+
+WRAPPED_90, RIEMANNIAN_90 = (Row("ensemble", "compiled", law, members=MEMBERS) for law in ("wrapped", "riemannian"))
+EVALUATION = Row("evaluation", "compiled")
+KINDS = ("stock", "captured")
+# A row that is in several groups is measured once. What has to be compiled costs most and is rare.
+GROUPS: dict[str, list[Row]] = {
+    "bounds": [
+        WRAPPED_90,
+        RIEMANNIAN_90,
+        *_single("compiled"),
+        EVALUATION,
+        *_single("stock"),
+        *_single("captured"),
+    ],
+    "dimension": [
+        *(Row("step", kind, dim=d) for d in (2, 5, 10, 20, 50, 64) for kind in KINDS),
+        *(Row("step", "captured", "riemannian", dim=d) for d in (2, 5, 10, 20, 50, 64)),
+    ],
+    "batch": [Row("step", kind, batch=b) for b in (128, 512, 2048, 8192) for kind in KINDS],
+    "graph": [Row("graph", kind, nodes=n) for n in (256, 512, 1024, 2048, 4096, 8192) for kind in KINDS],
+    "ensemble": [
+        *_ensembles("captured", (1, 4, 16, 90, 360)),
+        *_ensembles("compiled", (1, 16, 90, 360)),
+        Row("ensemble", "compiled", "euclidean", members=MEMBERS),
+    ],
+}
+BOUNDS = {WRAPPED_90: 30.0, RIEMANNIAN_90: 30.0, EVALUATION: 2.0} | dict.fromkeys(_single("compiled"), 0.35)
+# Name, numerator, denominator, bound.
+RATIOS: list[tuple[str, Row, Row, float]] = [
+    (f"Riemannian / wrapped, ensemble of {MEMBERS}, compiled", RIEMANNIAN_90, WRAPPED_90, 1.5),
+    *(
+        (f"Riemannian / wrapped, step, {kind}", Row("step", kind, "riemannian"), Row("step", kind), 1.5)
+        for kind in ("captured", "compiled")
+    ),
+]
+
+
+def rows(groups: list[str]) -> list[Row]:
+    """The rows of these groups in order, each once."""
+    return list(dict.fromkeys(row for group in groups for row in GROUPS[group]))
+
+
+def prepare(row: Row, device: str, tiny: bool) -> Work:
+    """Make the model of a row.
+
+    :param tiny: sizes for a test of the script itself, and nothing is compiled.
+    """
+    pyro.clear_param_store()
+    pyro.set_rng_seed(0)
+    return _SUBJECTS[row.subject](row, device, tiny)
+
+
+def _vae(row: Row, device: str, tiny: bool) -> Any:
+    hidden = 8 if tiny else 600
+    if row.law == "euclidean":
+        return EuclideanVAE(row.dim, (28, 28), hidden_dim=hidden).to(device)
+    ball = PoincareBall(0.2)
+    return HyperbolicVAE(ball, row.dim, (28, 28), hidden_dim=hidden, prior=row.law, posterior=row.law).to(device)
+
+
+def _trainer(row: Row, program: Any, tiny: bool) -> Any:
+    if row.kind == "stock":
+        return SVI(program.model, program.guide, _adam(), Trace_ELBO())
+    compiled = row.kind == "compiled" and not tiny
+    return FastSVI(program.model, program.guide, _adam(), Trace_ELBO(), compile=compiled)
+
+
+def _adam() -> Any:
+    return pyro.optim.Adam({"lr": 5e-4})
+
+
+def _repeat(step: Callable[[], Any], times: int = 3) -> Callable[[], None]:
+    def run() -> None:
+        for _ in range(times):
+            step()
+
+    return run
+
+
+def _step(row: Row, device: str, tiny: bool) -> Work:
+    svi = _trainer(row, _vae(row, device, tiny), tiny)
+    x = torch.rand(min(row.batch, 8) if tiny else row.batch, 28, 28, device=device)
+    return Work(_repeat(lambda: svi.step(x)), lambda: svi.step(x))
+
+
+def _ensemble(row: Row, device: str, tiny: bool) -> Work:
+    members, batch = (min(row.members, 3), 8) if tiny else (row.members, row.batch)
+    vaes = [_vae(row, device, tiny) for _ in range(members)]
+    compiled = row.kind == "compiled" and not tiny
+    svi = EnsembleSVI([(v.model, v.guide) for v in vaes], _adam(), Trace_ELBO(), compile=compiled)
+    x = torch.rand(members, batch, 28, 28, device=device)
+    return Work(_repeat(lambda: svi.step(x)), lambda: svi.step(x), share=members)
+
+
+def _graph(row: Row, device: str, tiny: bool) -> Work:
+    nodes = min(row.nodes, 16) if tiny else row.nodes
+    children = torch.arange(1, nodes)
+    tree = torch.stack([children, children // 2], -1)
+    vgae = HyperbolicVGAE(PoincareBall(1.0), nodes, tree, prior=row.law, posterior=row.law).to(device)
+    svi = _trainer(row, vgae, tiny)
+    return Work(_repeat(svi.step), svi.step)
+
+
+def _evaluation(row: Row, device: str, tiny: bool) -> Work:
+    vae = _vae(row, device, tiny)
+    x = torch.rand(8 if tiny else 10_000, 28, 28, device=device)
+    samples, chunk = (4, 16) if tiny else (5000, 1 << 19)
+
+    def evaluate(images: torch.Tensor) -> Any:
+        return log_marginal_likelihood(vae.model, vae.guide, images, num_samples=samples, chunk=chunk, compile=not tiny)
+
+    # Two full chunks are enough to compile.
+    return Work(lambda: evaluate(x[:208]), lambda: evaluate(x), longest=1)
+
+
+_SUBJECTS = {"step": _step, "ensemble": _ensemble, "graph": _graph, "evaluation": _evaluation}

@@ -1,0 +1,231 @@
+"""Every table, tiny, from data to report."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scipy.stats
+
+from pyro_hyperbolic import datasets
+from pyro_hyperbolic.experiments import Job, RunStore, Table2, Table4, sweep
+from pyro_hyperbolic.experiments.cli import EXPERIMENTS, configured, main, parser
+from pyro_hyperbolic.experiments.paper import paper_tables
+from pyro_hyperbolic.experiments.report import REPORTS, write_report
+from pyro_hyperbolic.experiments.report.results import Results, number, within
+from pyro_hyperbolic.experiments.statistics import mean_interval
+from pyro_hyperbolic.experiments.table2 import DIMENSIONS, FAR
+from tests.experiments.conftest import TINY
+
+PATTERNS = {
+    "table1": ["*sigma0=1.0"],
+    "table2": ["*, d=2", "riemannian*, d=20"],
+    "table3": ["euclidean"],
+    "table4": [],
+    "ablation": ["*, d=2"],
+}
+
+
+MACHINE = {"device": "d", "torch": "2", "pyro": "1", "matmul_precision": "high"}
+KARATE = datasets.graph("karate")
+sweep_module = sys.modules["pyro_hyperbolic.experiments.sweep"]  # whose name the function of the same name hides
+
+
+@pytest.mark.usefixtures("bundled")
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_from_data_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(datasets, "graph", lambda name: KARATE)
+    experiment, store = TINY[name], RunStore(tmp_path)
+    sweep(experiment, store, patterns=PATTERNS[name])
+    runs = store.records(name).values()
+    assert runs
+    assert all(run["machine"]["torch"] and run["seconds"] > 0 for run in runs)
+    write_report(experiment, store, tmp_path)
+    text = (tmp_path / f"{name}.md").read_text()
+    assert f"![{Results(experiment, store).title}]({name}.png)" in text
+    assert f"Runs: {len(runs)} of {len(experiment.cells()) * experiment.seeds}" in text
+    assert (tmp_path / f"{name}.png").stat().st_size > 1000
+    finite = [value for run in runs for value in run["metrics"].values() if isinstance(value, float)]
+    assert all(map(math.isfinite, finite))
+
+
+def test_every_experiment_has_its_report() -> None:
+    assert REPORTS.keys() == EXPERIMENTS.keys()
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_names_of_cells_are_unique(name: str) -> None:
+    names = [cell.name for cell in TINY[name].cells()]
+    assert len(set(names)) == len(names)
+
+
+class TestPaper:
+    def test_cells_of_table_2_are_those_of_the_paper(self) -> None:
+        paper = paper_tables()["table2_mnist_negative_iwae_5000"]
+        cells = {(cell.row, cell.latent_dim): cell for cell in Table2().cells()}
+        starred = set()
+        for row, values in paper.items():
+            if row not in ("runs", "columns"):
+                for d, value in zip(DIMENSIONS, values, strict=True):
+                    assert cells[row, d].chart == ("hyperboloid" if value is None else "ball")
+                    if value is None:
+                        starred.add((d, cells[row, d].curvature))
+        assert starred == set(FAR)
+
+    @pytest.mark.parametrize(
+        ("name", "key", "runs"),
+        [
+            ("table1", "table1_branching_diffusion_negative_iwae_5000", 20),
+            ("table2", "table2_mnist_negative_iwae_5000", 10),
+            ("table4", "table4_link_prediction_percent", 40),
+        ],
+    )
+    def test_as_many_runs(self, name: str, key: str, runs: int) -> None:
+        assert configured(EXPERIMENTS[name]).seeds == paper_tables()[key]["runs"] == runs
+
+
+class TestReport:
+    def test_mean_interval(self) -> None:
+        values = [3.0, 4.5, 4.0, 7.25]
+        mean, half = mean_interval(values)
+        low, high = scipy.stats.t.interval(0.95, 3, mean, scipy.stats.sem(values))
+        assert (mean - half, mean + half) == pytest.approx((low, high), rel=1e-4)
+        assert mean_interval([2.0]) == (2.0, None)
+        with pytest.raises(ValueError, match="must not be empty"):
+            mean_interval([])
+
+    def test_number(self) -> None:
+        assert number((0.5432, 0.0123), 100) == "54.3 ± 1.2"
+        assert number((0.5432, None), digits=2) == "0.54"
+
+    def test_within(self) -> None:
+        assert within((10.4, 0.3), [10.0, 0.4])
+        assert not within((10.6, 0.3), [10.0, 0.4])
+        assert within((9.0, None), [10.0, 0.1])
+
+    def test_gains_are_those_on_the_same_split(self, tmp_path: Path) -> None:
+        """Scores that differ by split far more than by model."""
+        table, store = Table4(seeds=3), RunStore(tmp_path)
+        for cell in table.cells():
+            for seed, base in enumerate((0.2, 0.5, 0.8)):
+                value = base + 0.01 * cell.curvature + 0.001 * seed * cell.curvature
+                metrics = dict.fromkeys(("auc", "ap", "validation_auc", "validation_ap"), value)
+                store.append(Job(table, cell, seed), metrics=metrics, seconds=1.0, machine=MACHINE)
+        write_report(table, store, tmp_path)
+        text = (tmp_path / "table4.md").read_text()
+        half = mean_interval([1.0, 1.1, 1.2])[1]
+        assert f"| c=1 minus euclidean | 1.1 ± {half:.1f} |" in text
+        assert "Phylogenetic c = 2" in text
+
+    def test_runs_that_are_not_finite_are_counted(self, tmp_path: Path) -> None:
+        table, store = replace(TINY["table1"], seeds=3), RunStore(tmp_path)
+        cell = table.cells()[0]
+        for seed, value in enumerate((1.0, math.nan, 2.0)):
+            store.append(Job(table, cell, seed), metrics={"negative_iwae": value}, seconds=1.0, machine={})
+        results = Results(table, store)
+        assert results.text(cell, "negative_iwae") == "2 of 3 finite"
+        assert results.text(table.cells()[1], "negative_iwae") == "not run"
+
+    @pytest.mark.parametrize("name", ["table1", "table2", "table4", "ablation"])
+    def test_a_cell_that_diverged_does_not_keep_the_report_from_being_made(self, tmp_path: Path, name: str) -> None:
+        table, store = replace(TINY[name], seeds=2), RunStore(tmp_path)
+        names = ("negative_iwae", "auc", "ap", "validation_auc", "validation_ap")
+        for count, cell in enumerate(table.cells()):
+            value = math.nan if count % 4 == 1 else 0.5 + 0.01 * count
+            for seed in range(2):
+                metrics = dict.fromkeys(names, value)
+                store.append(Job(table, cell, seed), metrics=metrics, seconds=1.0, machine=MACHINE)
+        write_report(table, store, tmp_path)
+        text = (tmp_path / f"{name}.md").read_text()
+        assert "0 of 2 finite" in text
+        assert "nan" not in text
+
+    def test_average_of_table_3_is_the_papers(self) -> None:
+        for row in ("euclidean", "hyperbolic c=1.4"):
+            *classes, average = paper_tables()["table3_mnist_digit_accuracy_2d_percent"][row]
+            assert sum(classes) / 10 == pytest.approx(average)
+
+    def test_command_of_a_report_is_that_of_its_settings(self, tmp_path: Path) -> None:
+        table, store = replace(TINY["table1"], seeds=1), RunStore(tmp_path)
+        job = Job(table, table.cells()[0], 0)
+        store.append(job, metrics={"negative_iwae": 1.0}, seconds=1.0, machine=MACHINE)
+        write_report(table, store, tmp_path)
+        command = "`python -m pyro_hyperbolic.experiments table1 --seeds 1 --epochs 2 --samples 3`"
+        assert command in (tmp_path / "table1.md").read_text()
+
+    def test_without_runs(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="there is no run of table1 with these settings"):
+            write_report(TINY["table1"], RunStore(tmp_path), tmp_path)
+
+
+class TestCommandLine:
+    def test_trains_and_reports(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        options = ["--seeds", "1", "--epochs", "1", "--samples", "2", "--device", "cpu", "--results", str(tmp_path)]
+        assert main(["table1", "--cells", "euclidean*", *options]) == 0
+        assert "finished euclidean" in capfd.readouterr().err
+        runs = [json.loads(line) for line in (tmp_path / "table1.jsonl").read_text().splitlines()]
+        assert [run["settings"]["epochs"] for run in runs] == [1, 1]
+        (tmp_path / "table1.md").unlink()
+        assert main(["report", *options]) == 2  # the other tables have no runs
+        assert (tmp_path / "table1.md").exists()
+        said = capfd.readouterr().err
+        assert all(f"there is no run of {name}" in said for name in EXPERIMENTS if name != "table1")
+
+    def test_ranks_come_from_the_launcher(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        options = ["--seeds", "1", "--epochs", "1", "--samples", "2", "--device", "cpu", "--results", str(tmp_path)]
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        waited = []
+        monkeypatch.setattr(sweep_module, "wait_for_others", lambda store, jobs: waited.append(len(jobs)))
+        for rank in ("0", "1"):
+            monkeypatch.setenv("RANK", rank)
+            main(["table1", "--cells", "euclidean, sigma0=1.0", "c=0.1, sigma0=1.0", *options])
+        assert waited == [2, 2]
+        assert len((tmp_path / "table1.jsonl").read_text().splitlines()) == 1
+        assert len((tmp_path / "table1.rank1.jsonl").read_text().splitlines()) == 1
+
+    @pytest.mark.parametrize("arguments", [["all", "--cells", "x"], ["table1", "--figures", "gyroplane"]])
+    def test_options_that_do_not_belong(self, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert "belongs to" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("device", ["gpu", "mps", "cuda:x"])
+    def test_devices(self, device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["table1", "--device", device, "--results", str(tmp_path)]) == 2
+        assert "error: --device" in capsys.readouterr().err
+
+    def test_bad_input_is_one_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["table1", "--cells", "c=7", "--device", "cpu", "--results", str(tmp_path)]) == 2
+        assert "error: no cell of table1 is called 'c=7'" in capsys.readouterr().err
+
+    def test_an_interruption_is_said(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def interrupted(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("pyro_hyperbolic.experiments.cli.sweep", interrupted)
+        assert main(["table1", "--device", "cpu", "--results", str(tmp_path)]) == 130
+        assert "run the same command to go on" in capsys.readouterr().err
+
+    def test_options_reach_the_experiment(self) -> None:
+        table = configured(EXPERIMENTS["table3"], seeds=2, epochs=3, samples=4)
+        assert (table.seeds, table.embedding.seeds, table.embedding.epochs, table.epochs) == (10, 2, 3, 5)
+        assert configured(EXPERIMENTS["table4"], samples=7) == Table4()
+
+    @pytest.mark.parametrize("value", ["0", "-1", "x", "1.5"])
+    def test_numbers_are_positive(self, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            parser().parse_args(["table1", "--seeds", value])
+        assert "must be a positive integer" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("bundled")
+def test_a_table_of_the_whole_data_set_refuses_a_part_of_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the whole MNIST, which is not on this machine; put its files into"):
+        sweep(Table2(seeds=1, epochs=1), RunStore(tmp_path), patterns=["euclidean, d=2"])
