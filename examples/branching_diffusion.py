@@ -22,15 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import pyro
-import pyro.distributions as dist
 import torch
-from pyro.contrib import gp
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
 import pyro_hyperbolic
 from pyro_hyperbolic import PoincareBall, datasets
+from pyro_hyperbolic.experiments.embeddings import gplvm, principal_components
 from pyro_hyperbolic.infer import load_checkpoint, log_marginal_likelihood, save_checkpoint, save_json
 from pyro_hyperbolic.models import LAWS, VAE, EuclideanVAE, HyperbolicVAE
 
@@ -38,8 +37,6 @@ Data = datasets.BranchingDiffusion
 MODELS = ("hyperbolic", "euclidean")
 # What may change between the parts of one run; everything else decides the result.
 FREE_OPTIONS = {"num_epochs", "iwae_samples", "gplvm_steps", "checkpoint_every", "output_dir", "resume", "threads"}
-# The rotation of a picture is arbitrary; edges and dots are coloured by the subtree they are in.
-COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#5fa55a", "#a96b59", "#e76300", "#717581")
 
 
 def build_model(name: str, args: argparse.Namespace, dim: int) -> VAE:
@@ -87,66 +84,27 @@ def train(name: str, data: Data, args: argparse.Namespace) -> tuple[VAE, dict[st
     return vae, history
 
 
-def principal_components(data: Data) -> tuple[Tensor, Tensor]:
-    """Nodes and training observations in the plane of greatest variance of the latter."""
-    centre = data.train.mean(0)
-    plane = torch.linalg.svd(data.train - centre, full_matrices=False)[2][:2].T
-    return (data.nodes - centre) @ plane, (data.train - centre) @ plane
-
-
-def gplvm(nodes: Tensor, start: Tensor, num_steps: int, seed: int) -> Tensor:
-    """The most probable latents of a Gaussian process latent variable model with an RBF kernel, ``(N, 2)``.
-
-    N. Lawrence, Probabilistic non-linear principal component analysis, 2005.
-
-    :param nodes: what it explains, ``(N, D)``; all features share one kernel.
-    :param start: latents to start from.
-    """
-    pyro.clear_param_store()
-    pyro.set_rng_seed(seed)
-    start = (start - start.mean(0)) / start.std(0)
-    kernel = gp.kernels.RBF(input_dim=2, lengthscale=torch.ones(2))
-    regression = gp.models.GPRegression(start, nodes.T, kernel, noise=torch.tensor(0.1), jitter=1e-4)
-    model = gp.models.GPLVM(regression)
-    # Pyro's default is a variational posterior of the latents; the paper's baseline is a point estimate.
-    model.autoguide("X", dist.Delta)
-    model.X_map.data = start.clone()
-    gp.util.train(model, loss_fn=Trace_ELBO().differentiable_loss, num_steps=num_steps)
-    return model.X_map.detach()
-
-
 def draw(models: dict[str, VAE], data: Data, result: dict[str, Any], args: argparse.Namespace) -> None:
     """The four embeddings of the tree, and the losses."""
     import matplotlib.pyplot as plt
 
     from pyro_hyperbolic import plotting
+    from pyro_hyperbolic.experiments.figures.branching import draw_embedding, embed
+    from pyro_hyperbolic.plotting.canvas import PALETTE
 
     plane, ball = PoincareBall(0.0), PoincareBall(args.curvature)
     panels: list[tuple[str, PoincareBall, Tensor, Tensor | None]] = []
-    with torch.no_grad():
-        for (name, vae), manifold in zip(models.items(), (ball, plane), strict=True):
-            title = rf"Poincaré VAE, $c = {args.curvature:g}$" if name == "hyperbolic" else "Euclidean VAE"
-            panels.append((title, manifold, vae.encode(data.nodes).mean, vae.encode(data.train).mean))
+    for (name, vae), manifold in zip(models.items(), (ball, plane), strict=True):
+        title = rf"Poincaré VAE, $c = {args.curvature:g}$" if name == "hyperbolic" else "Euclidean VAE"
+        panels.append((title, manifold, *embed(vae, data)))
     components = principal_components(data)
     panels.append(("PCA", plane, *components))
     if args.gplvm_steps:
         panels.append(("GPLVM", plane, gplvm(data.nodes, components[0], args.gplvm_steps, args.seed), None))
 
-    groups = subtrees(data)
-    colours = ["0.35" if group < 0 else COLOURS[group % len(COLOURS)] for group in groups.tolist()]
-    children = torch.arange(1, len(data.nodes))
-    widths = (1.5 * 0.8 ** data.depths[children].double()).tolist()
     figure, axes = plt.subplots(1, len(panels), figsize=(2.6 * len(panels), 3.1), layout="constrained")
     for ax, (title, manifold, nodes, observations) in zip(axes, panels, strict=True):
-        plotting.disc(manifold, ax)
-        if observations is not None:
-            shades = [colours[node] for node in data.train_nodes.tolist()]
-            plotting.embedding(observations, manifold, ax=ax, color=shades, s=5, alpha=0.3, zorder=1.5)
-        edges = nodes[data.parents[children]], nodes[children]
-        plotting.geodesic(*edges, manifold, ax, color=[colours[i] for i in children.tolist()], linewidth=widths)
-        plotting.embedding(nodes, manifold, ax=ax, marker="x", color="0.1", s=5, linewidth=0.5)
-        plotting.embedding(nodes[:1], manifold, ax=ax, marker="o", color="0.1", s=22, zorder=3.5)
-        ax.set_box_aspect(1)
+        draw_embedding(data, manifold, ax, nodes, observations)
         ax.set_title(title, fontsize="medium")
     if args.iwae_samples:
         for ax, name in zip(axes, models, strict=False):
@@ -154,7 +112,7 @@ def draw(models: dict[str, VAE], data: Data, result: dict[str, Any], args: argpa
     plotting.save(figure, args.output_dir / "embeddings.png")
 
     figure, ax = plt.subplots(figsize=(5, 3.5), layout="constrained")
-    for name, colour in zip(models, COLOURS, strict=False):
+    for name, colour in zip(models, PALETTE, strict=False):
         history = result["models"][name]["history"]
         ax.plot(history["train_loss"], color=colour, alpha=0.4, linewidth=0.8, label=f"{name}, training")
         ax.plot(history["test_loss"], color=colour, linewidth=1.0, label=f"{name}, test")
@@ -163,16 +121,6 @@ def draw(models: dict[str, VAE], data: Data, result: dict[str, Any], args: argpa
     ax.legend(frameon=False)
     plotting.save(figure, args.output_dir / "loss.png")
     plt.close("all")
-
-
-def subtrees(data: Data) -> Tensor:
-    """The number of the subtree, from depth two on, that each node is in; -1 above."""
-    roots = (data.depths == min(2, int(data.depths.max()))).nonzero().squeeze(-1)
-    groups = torch.full_like(data.depths, -1)
-    groups[roots] = torch.arange(len(roots))
-    for node in range(int(roots[-1]) + 1, len(groups)):  # parents come before their children
-        groups[node] = groups[data.parents[node]]
-    return groups
 
 
 def checkpoint_path(name: str, args: argparse.Namespace) -> Path:

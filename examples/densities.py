@@ -17,49 +17,9 @@ import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import torch
-from matplotlib.figure import Figure
-from torch import Tensor
 
-import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall, plotting
-
-LAWS = {"Riemannian": hdist.RiemannianNormal, "Wrapped": hdist.WrappedNormal}
-# Standard deviations, in units of --scale, and the correlation of the normal coordinates.
-COVARIANCES = [((1.0, 1.0), 0.0), ((2.0, 0.5), 0.0), ((0.5, 2.0), 0.0), ((1.0, 1.0), 0.8)]
-
-
-def isotropic(ball: PoincareBall, scale: float, lebesgue: bool = False, resolution: int = 512) -> Figure:
-    """The two laws (rows) at three means (columns)."""
-    norms = (0.0, 0.4, 0.8)
-    figure, axes = plt.subplots(2, 3, figsize=(6.6, 4.6), layout="constrained", squeeze=False)
-    for row, (name, law) in zip(axes, LAWS.items(), strict=True):
-        for ax, norm in zip(row, norms, strict=True):
-            plotting.density(law(_mean(norm, ball), scale, ball), ax, lebesgue=lebesgue, resolution=resolution)
-        row[0].set_ylabel(name)
-    for ax, norm in zip(axes[0], norms, strict=True):
-        ax.set_title(_norm_label(norm), fontsize="medium")
-    return figure
-
-
-def anisotropic(ball: PoincareBall, scale: float, lebesgue: bool = False, resolution: int = 512) -> Figure:
-    """The wrapped normal at two means (rows) with four covariances (columns)."""
-    norms = (0.0, 0.4)
-    figure, axes = plt.subplots(2, 4, figsize=(8.6, 4.6), layout="constrained", squeeze=False)
-    for row, norm in zip(axes, norms, strict=True):
-        mean = _mean(norm, ball)
-        for ax, (stds, correlation) in zip(row, COVARIANCES, strict=True):
-            if correlation == 0:
-                law = hdist.WrappedNormal(mean, scale * mean.new_tensor(stds), ball)
-            else:
-                law = hdist.WrappedNormal(mean, manifold=ball, scale_tril=scale * _factor(stds, correlation))
-            plotting.density(law, ax, lebesgue=lebesgue, resolution=resolution)
-            plotting.embedding(mean.unsqueeze(0), ball, ax=ax, marker="+", color="#ff4b33", s=50, linewidth=1.4)
-        row[0].set_ylabel(_norm_label(norm))
-    for ax, (stds, correlation) in zip(axes[0], COVARIANCES, strict=True):
-        label = rf"$\sigma/\sigma_0 = ({stds[0]:g}, {stds[1]:g})$"
-        ax.set_title(label + (rf", $\rho = {correlation:g}$" if correlation else ""), fontsize="medium")
-    return figure
+from pyro_hyperbolic.experiments.figures.densities import anisotropic, isotropic
 
 
 def main(args: argparse.Namespace) -> None:
@@ -71,27 +31,14 @@ def main(args: argparse.Namespace) -> None:
         raise ValueError(f"--resolution must be at least 2, got {args.resolution}; the default is 512.")
     ball = PoincareBall(args.curvature)
     scale = 1 / math.sqrt(args.curvature) if args.scale is None else args.scale
-    for draw in (isotropic, anisotropic):
-        figure = draw(ball, scale, args.lebesgue, args.resolution)
-        path = plotting.save(figure, args.output / f"densities_{draw.__name__}.{args.format}")
+    figures = {
+        "isotropic": isotropic(ball, [scale], args.lebesgue, args.resolution),
+        "anisotropic": anisotropic(ball, scale, args.lebesgue, args.resolution),
+    }
+    for name, figure in figures.items():
+        path = plotting.save(figure, args.output / f"densities_{name}.{args.format}")
         plt.close(figure)
         print(f"c = {args.curvature:g}, scale {scale:.4g}: {path}")
-
-
-def _mean(norm: float, ball: PoincareBall) -> Tensor:
-    """The point with sqrt(c)|mu| = norm on the diagonal."""
-    return torch.full((2,), norm / math.sqrt(2 * float(ball.c)), dtype=torch.float64)
-
-
-def _factor(stds: tuple[float, float], correlation: float) -> Tensor:
-    """Cholesky factor of the covariance."""
-    s = torch.tensor(stds, dtype=torch.float64)
-    covariance = s.outer(s) * torch.tensor([[1.0, correlation], [correlation, 1.0]], dtype=s.dtype)
-    return torch.linalg.cholesky(covariance)
-
-
-def _norm_label(norm: float) -> str:
-    return rf"$\sqrt{{c}}\,\|\mu\| = {norm:g}$"
 
 
 def parser() -> argparse.ArgumentParser:

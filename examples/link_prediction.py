@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import time
 from datetime import datetime
@@ -33,8 +32,9 @@ from tqdm.auto import tqdm
 
 import pyro_hyperbolic
 from pyro_hyperbolic import PoincareBall, datasets
+from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.infer import load_checkpoint, save_checkpoint, save_json
-from pyro_hyperbolic.models import LAWS, VGAE, EuclideanVGAE, HyperbolicVGAE, average_precision, roc_auc
+from pyro_hyperbolic.models import LAWS, VGAE, EuclideanVGAE, HyperbolicVGAE
 
 MODELS = ("euclidean", "hyperbolic")
 SCORES = ("auc", "ap")
@@ -73,34 +73,14 @@ def train(name: str, graph: datasets.Graph, seed: int, args: argparse.Namespace)
         for epoch in bar:
             loss = svi.step(args.num_negatives) / graph.num_nodes
             if epoch % STRIDE == 0 or epoch == args.num_epochs:
-                auc = score(vgae, split.test, split.test_negatives)["auc"]
+                auc = vgae.link_scores(split.test, split.test_negatives)["auc"]
                 for key, value in (("epoch", epoch), ("loss", loss), ("auc", auc)):
                     history[key].append(value)
                 bar.set_postfix(loss=f"{loss:.2f}", auc=f"{100 * auc:.1f}")
-    run = {"model": name, "seed": seed} | score(vgae, split.test, split.test_negatives)
+    run = {"model": name, "seed": seed} | vgae.link_scores(split.test, split.test_negatives)
     if len(split.validation):
-        run["validation"] = score(vgae, split.validation, split.validation_negatives)
+        run["validation"] = vgae.link_scores(split.validation, split.validation_negatives)
     return vgae, run | {"seconds": time.perf_counter() - start, "history": history}
-
-
-def score(vgae: VGAE, edges: Tensor, others: Tensor) -> dict[str, float]:
-    """How well the distances of the posterior means tell edges from other pairs."""
-    positive, negative = (vgae.edge_scores(pairs.to(vgae.edges.device)) for pairs in (edges, others))
-    return {"auc": roc_auc(positive, negative), "ap": average_precision(positive, negative)}
-
-
-def interval(values: list[float]) -> tuple[float, float | None]:
-    """The mean and the half width of its 95% interval by Student's law, which a single value does not have."""
-    count = len(values)
-    mean = sum(values) / count
-    if count == 1:
-        return mean, None
-    # With t = sqrt(n) tan(x), Student's law with n degrees of freedom has the density cos(x)^(n-1), up to a factor.
-    angles = torch.linspace(0, math.pi / 2, 100_001, dtype=torch.float64)
-    mass = torch.cumulative_trapezoid(angles.cos() ** (count - 2), angles)
-    quantile = math.sqrt(count - 1) * math.tan(angles[1 + torch.searchsorted(mass, 0.95 * mass[-1])])
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
-    return mean, quantile * deviation / math.sqrt(count)
 
 
 def summarise(runs: list[dict[str, Any]]) -> dict[str, dict[str, tuple[float, float | None]]]:
@@ -111,7 +91,7 @@ def summarise(runs: list[dict[str, Any]]) -> dict[str, dict[str, tuple[float, fl
     rows["difference"] = {
         key: [values["hyperbolic", seed, key] - values["euclidean", seed, key] for seed in seeds] for key in SCORES
     }
-    return {name: {key: interval(row[key]) for key in SCORES} for name, row in rows.items()}
+    return {name: {key: mean_interval(row[key]) for key in SCORES} for name, row in rows.items()}
 
 
 def draw(graph: datasets.Graph, runs: list[dict[str, Any]], args: argparse.Namespace) -> None:

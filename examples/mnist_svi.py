@@ -8,31 +8,40 @@ bit where an uninterrupted one would have.
     python examples/mnist_svi.py
     python examples/mnist_svi.py --curvature 0.7 --prior riemannian --posterior riemannian --num-epochs 80
     python examples/mnist_svi.py --loss iwae --particles 8 --curvature learn
+
+Several models at once, one from each seed; one model on several devices, each with a share of every batch; and several
+models on several devices, each with a share of the seeds, whose results ``metrics.json`` brings together:
+
+    python examples/mnist_svi.py --ensemble 0-9
+    torchrun --nproc-per-node 2 examples/mnist_svi.py --distributed --output-dir outputs/mnist
+    torchrun --nproc-per-node 2 examples/mnist_svi.py --distributed --ensemble 0-9 --output-dir outputs/sweep
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
+import contextlib
 import time
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyro
 import torch
+from mnist_parts.arguments import curvature, natural, positive, seeds
+from mnist_parts.files import Folder
 from pyro.infer import ELBO, SVI, RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
-import pyro_hyperbolic
-from pyro_hyperbolic import Lorentz, PoincareBall, datasets
-from pyro_hyperbolic.infer import FastSVI, load_checkpoint, log_marginal_likelihood, save_checkpoint, save_json
-from pyro_hyperbolic.models import LAWS, VAE, EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic import Lorentz, PoincareBall, datasets, infer
+from pyro_hyperbolic.infer import DistributedSVI, EnsembleSVI, FastSVI
+from pyro_hyperbolic.models import LAWS, EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.nn import DECODERS, ManifoldModule
 
-History = list[dict[str, float]]
+VAE: TypeAlias = EuclideanVAE | HyperbolicVAE
+Trainer: TypeAlias = SVI | FastSVI | EnsembleSVI | DistributedSVI
 
 LOSSES: dict[str, Any] = {
     "trace": lambda particles: Trace_ELBO(num_particles=particles, vectorize_particles=True, max_plate_nesting=1),
@@ -46,8 +55,8 @@ LOSSES: dict[str, Any] = {
 CHARTS = {"poincare": PoincareBall, "lorentz": Lorentz}
 PRECISIONS = {"32": torch.float32, "64": torch.float64}
 REPORT_EVERY = 20  # batches between two looks at the loss, each of which waits for the device
-# What may change between the parts of one run; everything else decides the result.
-FREE_OPTIONS = {"num_epochs", "resume", "output_dir", "data_dir", "device", "iwae_samples", "gyroplanes", "threads"}
+STOPPED = "asked to stop, as torchrun does when another process has ended"
+CHUNK = {"cpu": 1 << 14, "cuda": 1 << 18}  # what the estimate of the marginal likelihood holds at a time
 
 
 def build_model(args: argparse.Namespace) -> VAE:
@@ -68,16 +77,29 @@ def build_model(args: argparse.Namespace) -> VAE:
     )
 
 
-def train_epoch(svi: SVI | FastSVI, images: Tensor, batch_size: int, epoch: int, seed: int, title: str) -> float:
-    """One pass over the data in an order that depends on the seed and the epoch alone; the mean loss per image."""
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+def build_trainer(members: list[VAE], args: argparse.Namespace) -> Trainer:
+    """Pyro's SVI, or what takes its place for speed, for many members or for many processes."""
+    optimiser = pyro.optim.Adam({"lr": args.learning_rate})
+    loss: ELBO = LOSSES[args.loss](args.particles)
+    if args.ensemble is not None:
+        return EnsembleSVI([(vae.model, vae.guide) for vae in members], optimiser, loss, compile=args.compile)
+    (vae,) = members
+    if args.fast:
+        return FastSVI(vae.model, vae.guide, optimiser, loss, compile=args.compile)
+    return (DistributedSVI if args.distributed else SVI)(vae.model, vae.guide, optimiser, loss)
+
+
+def train_epoch(svi: Trainer, batches: Iterable[Tensor], bar: tqdm) -> Tensor:
+    """One pass over the batches; the sum of their losses, of every member."""
     total: Any = 0.0
-    with tqdm(order.split(batch_size), desc=title, leave=False, unit="batch", disable=None) as bar:
-        for number, index in enumerate(bar, 1):
-            total = total + svi.step(images[index.to(images.device)])
-            if number % REPORT_EVERY == 0:
-                bar.set_postfix(elbo=f"{-float(total) / (number * batch_size):.2f}")
-    return float(total) / len(images)
+    images = 0
+    for number, batch in enumerate(batches, 1):
+        total = total + svi.step(batch)
+        images += batch.shape[-3]
+        bar.update()
+        if number % REPORT_EVERY == 0:
+            bar.set_postfix(elbo=f"{-torch.as_tensor(total).mean().item() / images:.2f}")
+    return torch.as_tensor(total, dtype=torch.float64).reshape(-1)
 
 
 @torch.no_grad()
@@ -97,107 +119,89 @@ def evaluate(vae: VAE, images: Tensor, batch_size: int = 1000) -> dict[str, floa
     }
 
 
-def draw(vae: VAE, test: datasets.Digits, history: History, args: argparse.Namespace) -> None:
-    """Pictures of the latent space, reconstructions, samples and the loss curve."""
-    import matplotlib.pyplot as plt
-    from matplotlib.ticker import MaxNLocator
-
-    from pyro_hyperbolic import plotting
-
-    images, labels = test.images[:5000], test.labels[:5000]
-    device = next(vae.parameters()).device
-    with torch.no_grad():
-        z = torch.cat([vae.encode(x.to(device)).mean.cpu() for x in images.split(1000)])
-    flat = isinstance(vae, EuclideanVAE)
-    if not flat and isinstance(vae.manifold, Lorentz):
-        z = vae.manifold.to_poincare(z)
-    ball = PoincareBall(0.0 if flat else vae.manifold.c.item())
-    figure, ax = plt.subplots(figsize=(6.5, 5.6), layout="constrained")
-    if args.latent_dim == 2:
-        if args.gyroplanes and not flat and args.decoder == "gyroplane":
-            layer: Any = vae.decoder.embed
-            with torch.no_grad():
-                # The same planes in the ball: offset and normal are stored at the origin.
-                p = ball.expmap0(layer.offset.cpu())
-                plotting.gyroplane(p[:100], layer.normal.cpu()[:100], ball, ax=ax, linewidth=0.4, alpha=0.4)
-        plotting.embedding(z, ball, labels=labels, ax=ax, s=4)
+def estimate(svi: Trainer, members: list[VAE], images: Tensor, args: argparse.Namespace) -> list[dict[str, float]]:
+    """Negative IWAE estimates, averaged over the images, with their Monte Carlo errors."""
+    options = {"num_samples": args.iwae_samples, "standard_error": True, "chunk": CHUNK[images.device.type]}
+    options |= {"compile": args.compile, "progress": not args.distributed}
+    if isinstance(svi, EnsembleSVI) and svi.steps == 0:
+        # A run that was finished before takes no step, which would have put the members together.
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            svi.evaluate_loss(images[:1], shared=True)
+    if isinstance(svi, EnsembleSVI | DistributedSVI):
+        pair = svi.log_marginal_likelihood(images, **options)
     else:
-        # More than two dimensions: the plane of greatest variance of the tangent space at the origin.
-        v = (z if flat else ball.logmap0(z)).double()
-        plane = torch.pca_lowrank(v, q=min(2, args.latent_dim))[2]
-        v = torch.nn.functional.pad(v @ plane, (0, 2 - plane.shape[1]))
-        plotting.embedding(v, PoincareBall(0.0), labels=labels, ax=ax, s=4)
-        ax.set_title("principal plane of the tangent space", fontsize="medium")
-    plotting.save(figure, args.output_dir / "latent.png")
-
-    shown = images[:32].to(device)
-    pairs = torch.stack([shown, vae.reconstruct(shown)], 1).flatten(0, 1)
-    figure, ax = plt.subplots(figsize=(8, 2.4), layout="constrained")
-    plotting.images(pairs, columns=16, ax=ax)
-    ax.set_title("test digits and their reconstructions, side by side", fontsize="medium")
-    plotting.save(figure, args.output_dir / "reconstructions.png")
-
-    figure, ax = plt.subplots(figsize=(6, 6.2), layout="constrained")
-    plotting.images(vae.generate(100), columns=10, ax=ax)
-    ax.set_title("samples of the model", fontsize="medium")
-    plotting.save(figure, args.output_dir / "samples.png")
-
-    figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-    epochs = [row["epoch"] for row in history]
-    ax.plot(epochs, [row["train_loss"] for row in history], label="training")
-    ax.plot(epochs, [row["test_loss"] for row in history], label="test")
-    ax.set_xlabel("epoch")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_ylabel("loss per image")
-    ax.legend(frameon=False)
-    plotting.save(figure, args.output_dir / "loss.png")
-    plt.close("all")
+        pair = infer.log_marginal_likelihood(members[0].model, members[0].guide, images, **options)
+    estimates, errors = (t.reshape(len(members), -1) for t in pair)
+    means, noise = -estimates.mean(-1), errors.square().sum(-1).sqrt() / len(images)
+    rows = zip(means.tolist(), noise.tolist(), strict=True)
+    return [
+        {"negative_iwae": mean, "negative_iwae_error": error, "iwae_samples": args.iwae_samples} for mean, error in rows
+    ]
 
 
-def describe(args: argparse.Namespace) -> dict[str, Any]:
-    """The options, the versions and the revision that a result depends on."""
-    versions = {module.__name__: module.__version__ for module in (pyro_hyperbolic, torch, pyro)}
-    try:
-        folder = Path(__file__).resolve().parent
-        git = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
-        revision = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        revision = None
-    options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-    return {"options": options, "versions": versions, "revision": revision, "python": sys.version.split()[0]}
+def run(args: argparse.Namespace, folder: Folder) -> tuple[list[VAE], list[dict[str, Any]], datasets.Digits]:
+    """Train and evaluate; the models, what is known of each, and the test set."""
+    device = folder.place.device
+    train, test = (datasets.mnist(args.data_dir, train=part) for part in (True, False))
+    images, held_out = train.images.to(device), test.images.to(device)
+    pyro.clear_param_store()
+    members = []
+    for seed in folder.seeds:
+        pyro.set_rng_seed(seed)
+        members.append(build_model(args).to(device))
+        members[-1].init_output_bias(images)
+    svi = build_trainer(members, args)
+    entries: list[dict[str, Any]] = [{"seed": seed, "history": []} for seed in folder.seeds]
+    done = 0
+    state = folder.load(len(images))
+    if state is not None:
+        for vae, entry, model, history in zip(members, entries, state["models"], state["histories"], strict=True):
+            vae.load_state_dict(model)
+            entry["history"] = history
+        (svi.optim.set_state if isinstance(svi, SVI) else svi.load_state_dict)(state["trainer"])
+        done = state["epoch"]
+    folder.record |= {"data": train.source, "train_size": len(images), "test_size": len(held_out)}
+    sizes = f"{len(images)} training and {len(held_out)} test digits ({train.source})"
+    folder.say(f"{sizes}; results in {args.output_dir}")
 
-
-def trainer_state(svi: SVI | FastSVI) -> dict[str, Any]:
-    """What the trainer keeps beside the model."""
-    return svi.state_dict() if isinstance(svi, FastSVI) else svi.optim.get_state()
-
-
-def resume(
-    args: argparse.Namespace, vae: VAE, svi: SVI | FastSVI, train_size: int
-) -> tuple[int, list[dict[str, float]]]:
-    """Load the checkpoint of the output folder; the epochs done and their metrics."""
-    path = args.output_dir / "checkpoint.pt"
-    if not path.exists():
-        return 0, []
-    if not args.resume:
-        raise SystemExit(f"{path} exists: continue that run with --resume, or choose another --output-dir.")
-    state = load_checkpoint(path, map_location=args.device)
-    now, then = describe(args)["options"], state["options"]
-    changed = [key for key in then if key not in FREE_OPTIONS and now.get(key) != then[key]]
-    if changed:
-        names = ", ".join(f"--{key.replace('_', '-')} (was {then[key]}, is {now.get(key)})" for key in changed)
-        raise SystemExit(f"{path} belongs to other options: {names}. Use the same, or another --output-dir.")
-    if state["train_size"] != train_size:
-        raise SystemExit(
-            f"{path} was trained on {state['train_size']} images, but there are {train_size} now: "
-            "give the same data by --data-dir, or use another --output-dir."
+    batches = infer.Minibatches(images, args.batch_size, folder.seeds[0], len(members) if args.ensemble else None)
+    for epoch in range(done + 1, args.num_epochs + 1):
+        start = time.perf_counter()
+        title = f"epoch {epoch}/{args.num_epochs}"
+        with tqdm(total=len(batches), desc=title, leave=False, unit="batch", disable=folder.silent) as bar:
+            losses = (train_epoch(svi, batches.epoch(epoch), bar) / len(images)).tolist()
+        rows = [{"epoch": epoch, "train_loss": loss} for loss in losses]
+        rows = [row | evaluate(vae, held_out) for row, vae in zip(rows, members, strict=True)]
+        for row, entry in zip(rows, entries, strict=True):
+            entry["history"].append(row | {"seconds": time.perf_counter() - start})
+        mean = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
+        folder.say(
+            f"{title}: train elbo {-mean['train_loss']:.2f}, test elbo {-mean['test_loss']:.2f} "
+            f"(reconstruction {-mean['test_reconstruction']:.2f}, kl {mean['test_kl']:.2f})"
         )
-    vae.load_state_dict(state["model"])
-    if isinstance(svi, FastSVI):
-        svi.load_state_dict(state["trainer"])
+        trainer = svi.optim.get_state() if isinstance(svi, SVI) else svi.state_dict()
+        models = [vae.state_dict() for vae in members]
+        folder.save({"models": models, "trainer": trainer, "epoch": epoch}, entries)
+
+    if args.iwae_samples:
+        for entry, values in zip(entries, estimate(svi, members, held_out, args), strict=True):
+            entry |= values
+    for entry, vae in zip(entries, members, strict=True):
+        if isinstance(vae, HyperbolicVAE):
+            entry["curvature"] = torch.as_tensor(vae.manifold.c).item()
+    return members, entries, test
+
+
+@contextlib.contextmanager
+def placed(args: argparse.Namespace) -> Iterator[infer.Place]:
+    """The place of this process: alone, in a group that trains one model, or with models of its own."""
+    if not args.distributed:
+        yield infer.Place(0, 1, torch.device(args.device))
+    elif args.ensemble is not None:
+        yield infer.torchrun_place(args.device)
     else:
-        svi.optim.set_state(state["trainer"])
-    return state["epoch"], state["history"]
+        with infer.process_group(args.device, args.timeout) as place:
+            yield place
 
 
 def main(args: argparse.Namespace) -> dict[str, Any]:
@@ -207,86 +211,22 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
         if args.resume:
             raise SystemExit("--resume needs --output-dir: the folder of the run to continue.")
         args.output_dir = Path("outputs") / f"mnist_svi-{datetime.now():%Y%m%d-%H%M%S}"
-    train, test = (datasets.mnist(args.data_dir, train=part) for part in (True, False))
-    images, held_out = train.images.to(args.device), test.images.to(args.device)
-
-    pyro.clear_param_store()
-    pyro.set_rng_seed(args.seed)
-    vae = build_model(args).to(args.device)
-    vae.init_output_bias(images)
-    optimiser = pyro.optim.Adam({"lr": args.learning_rate})
-    loss: ELBO = LOSSES[args.loss](args.particles)
-    trainer = FastSVI if args.fast else SVI
-    svi = trainer(vae.model, vae.guide, optimiser, loss)
-    done, history = resume(args, vae, svi, len(images))
-    record = describe(args) | {"data": train.source, "train_size": len(images), "test_size": len(held_out)}
-    print(f"{len(images)} training and {len(held_out)} test digits ({train.source}); results in {args.output_dir}")
-
-    for epoch in range(done + 1, args.num_epochs + 1):
-        start = time.perf_counter()
-        title = f"epoch {epoch}/{args.num_epochs}"
-        train_loss = train_epoch(svi, images, args.batch_size, epoch, args.seed, title)
-        row = {"epoch": epoch, "train_loss": train_loss} | evaluate(vae, held_out)
-        history.append(row | {"seconds": time.perf_counter() - start})
-        print(
-            f"{title}: train elbo {-train_loss:.2f}, test elbo {-row['test_loss']:.2f} "
-            f"(reconstruction {-row['test_reconstruction']:.2f}, kl {row['test_kl']:.2f})",
-            flush=True,
-        )
-        state = {"model": vae.state_dict(), "trainer": trainer_state(svi), "epoch": epoch, "history": history}
-        state |= {"options": record["options"], "train_size": len(images)}
-        save_checkpoint(state, args.output_dir / "checkpoint.pt")
-        save_json(record | {"history": history}, args.output_dir / "metrics.json")
-
-    result = record | {"history": history}
-    if args.iwae_samples:
-        estimates, errors = log_marginal_likelihood(
-            vae.model, vae.guide, held_out, num_samples=args.iwae_samples, standard_error=True, progress=True
-        )
-        result["negative_iwae"] = -estimates.mean().item()
-        result["negative_iwae_error"] = errors.square().mean().sqrt().item() / len(errors) ** 0.5
-        result["iwae_samples"] = args.iwae_samples
-        print(f"negative IWAE-{args.iwae_samples} on the test set: {result['negative_iwae']:.2f}")
-    if not isinstance(vae, EuclideanVAE):
-        result["curvature"] = vae.manifold.c.item()
-    save_json(result, args.output_dir / "metrics.json")
-    draw(vae, test, history, args)
-    return result
-
-
-def curvature(text: str) -> float | str:
-    """A number >= 0 or ``learn``."""
-    if text == "learn":
-        return text
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number >= 0 or 'learn', got {text!r}")
-    return value
-
-
-def positive(kind: type) -> Any:
-    """A parser of positive numbers."""
-
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = 0
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"must be a positive {kind.__name__}, got {text!r}")
-        return value
-
-    return parse
-
-
-def natural(text: str) -> int:
-    """An integer >= 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be an integer >= 0, got {text!r}")
-    return int(text)
+    with contextlib.ExitStack() as watch:
+        with contextlib.ExitStack() as group:
+            try:
+                place = group.enter_context(placed(args))
+            except (ValueError, ConnectionError) as error:
+                raise SystemExit(f"--distributed: {error}") from error
+            folder = Folder(args, place)
+            if args.distributed:
+                watch.enter_context(infer.on_termination(lambda: folder.mourn(STOPPED)))
+            try:
+                members, entries, test = run(args, folder)
+            except ConnectionError as error:
+                folder.mourn(error)
+                raise SystemExit(1) from error
+        # The group is closed: no process has to wait for the pictures of another.
+        return folder.finish(members, entries, test)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -332,7 +272,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--batch-size", type=positive(int), default=128, help="images per step (paper: 128)")
     p.add_argument("--learning-rate", type=positive(float), default=1e-3, help="of Adam (paper: 5e-4)")
     p.add_argument("--iwae-samples", type=natural, default=500, help="of the final estimate; 0: none (paper: 5000)")
-    p.add_argument("--seed", type=natural, default=0, help="of everything random")
+    which = p.add_mutually_exclusive_group()
+    which.add_argument("--seed", type=natural, default=0, help="of everything random")
+    which.add_argument("--ensemble", type=seeds, metavar="SEEDS", help="train a model from each: 0,1,5 or 0-9")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to compute")
     p.add_argument("--latent-precision", choices=sorted(PRECISIONS), default="32", help="bits of the latent arithmetic")
     p.add_argument(
@@ -344,6 +286,15 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--output-dir", type=Path, default=None, help="of the results; by default new, in outputs/")
     p.add_argument("--resume", action="store_true", help="continue the run in --output-dir")
     p.add_argument("--fast", action="store_true", help="train by FastSVI: the same losses without Pyro's overhead")
+    p.add_argument(
+        "--compile", action="store_true", help="compile the steps of --fast or --ensemble, in a minute or two"
+    )
+    p.add_argument(
+        "--distributed",
+        action="store_true",
+        help="started by torchrun: share every batch, or with --ensemble the seeds, among the processes",
+    )
+    p.add_argument("--timeout", type=positive(float), default=60.0, help="seconds to wait for a silent process")
     p.add_argument("--gyroplanes", action="store_true", help="draw the decoder's gyroplanes in the latent space")
     p.add_argument("--threads", type=positive(int), default=None, help="CPU threads; torch's choice by default")
     return p
@@ -356,6 +307,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         p.error("--loss iwae needs --particles of at least 2; with one it is the ELBO")
     if args.posterior_scale == "diagonal" and args.posterior != "wrapped" and args.curvature != 0.0:
         p.error("--posterior-scale diagonal needs --posterior wrapped")
+    if args.fast and args.ensemble is not None:
+        p.error("--fast is for one model; --ensemble is fast by itself")
+    if args.fast and args.distributed:
+        p.error("--fast is for one process; --distributed has a trainer of its own")
+    if args.compile and not args.fast and args.ensemble is None:
+        p.error("--compile needs --fast or --ensemble")
+    if args.distributed and args.output_dir is None:
+        p.error("--distributed needs --output-dir, on which all processes have to agree")
     return args
 
 

@@ -12,7 +12,6 @@ longer the edges, the nearer the ratio is to 1, which no embedding in the Euclid
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 
@@ -21,37 +20,10 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic import PoincareBall, plotting
+from pyro_hyperbolic.experiments.figures.trees import draw_tree, embed_tree, shortest_edge
 
 # The distances of all pairs are kept.
 MOST_NODES = 3000
-
-
-def shortest_edge(branching: int, ball: PoincareBall) -> float:
-    """The shortest edges with which the branches of the endless tree do not meet.
-
-    The lines that halve two neighbouring edges at right angles then touch at the border: with ``q`` neighbours
-    of each node, tanh(sqrt(c) l / 2) = cos(pi / q).
-    """
-    return 2 * math.atanh(math.cos(math.pi / (branching + 1))) / math.sqrt(float(ball.c))
-
-
-def embed_tree(branching: int, depth: int, length: float, ball: PoincareBall) -> tuple[Tensor, Tensor]:
-    """Points ``(N, 2)`` and parents ``(N,)`` (-1 for the root) of a regular tree, level by level."""
-    angles = 2 * math.pi / (branching + 1) * torch.arange(branching + 1, dtype=torch.float64)
-    points, parents, depths = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([-1]), torch.tensor([0])
-    for level in range(1, depth + 1):
-        last = (depths == level - 1).nonzero().squeeze(-1)
-        if level == 1:
-            directions = _unit(angles).unsqueeze(0)
-        else:
-            back = ball.to_normal_coords(points[last], points[parents[last]])
-            # The chart is conformal: angles of normal coordinates are angles in the picture.
-            directions = _unit(torch.atan2(back[:, 1], back[:, 0]).unsqueeze(-1) + angles[1:])
-        children = ball.from_normal_coords(points[last].unsqueeze(-2), length * directions).flatten(0, 1)
-        points = torch.cat([points, children])
-        parents = torch.cat([parents, last.repeat_interleave(directions.shape[1])])
-        depths = torch.cat([depths, torch.full((len(children),), level)])
-    return points, parents
 
 
 def tree_distances(parents: Tensor) -> Tensor:
@@ -81,22 +53,13 @@ def main(args: argparse.Namespace) -> None:
     worst, average = distortion(points, tree_distances(parents), ball)
 
     figure, ax = plt.subplots(figsize=(5, 5), layout="constrained")
-    nodes = torch.arange(1, len(points))
-    # What is drawn at a point shrinks as the metric does, but stays visible.
-    shrink = 2 / ball.lambda_x(points)
-    width = (2.2 * shrink[parents[nodes]].sqrt()).clamp(min=0.3)
-    plotting.geodesic(points[parents[nodes]], points[nodes], ball, ax, color="#bd1f01", linewidth=width.tolist())
-    plotting.embedding(points, ball, ax=ax, s=(40 * shrink).clamp(min=0.4).tolist())
+    draw_tree(points, parents, ball, ax)
     path = plotting.save(figure, args.output)
     plt.close(figure)
     print(
         f"{len(points)} nodes, edges of length {length:.4g}, c = {args.curvature:g}: worst distortion {worst:.4f},"
         f" average {average:.4f}; {path}"
     )
-
-
-def _unit(angle: Tensor) -> Tensor:
-    return torch.stack([angle.cos(), angle.sin()], -1)
 
 
 def _checked(args: argparse.Namespace) -> tuple[PoincareBall, float]:

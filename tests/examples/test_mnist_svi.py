@@ -52,6 +52,17 @@ MISTAKES = [
     ("--seed -1", "--seed: must be"),
     ("--posterior-scale diagonal --posterior riemannian", "--posterior-scale diagonal needs --posterior wrapped"),
     ("--epochs 3", "unrecognized arguments: --epochs 3"),
+    ("--ensemble 0,1 --seed 3", "not allowed with argument"),
+    ("--ensemble 0,1 --fast", "--fast is for one model"),
+    ("--ensemble 1-", "--ensemble: must be seeds such as 0,1,5 or 0-9, got '1-'"),
+    ("--ensemble a", "--ensemble: must be seeds such as 0,1,5 or 0-9, got 'a'"),
+    ("--ensemble 3-1", "--ensemble: must be seeds that differ, got '3-1'"),
+    ("--ensemble 0-3,2", "--ensemble: must be seeds that differ, got '0-3,2'"),
+    ("--compile", "--compile needs --fast or --ensemble"),
+    ("--distributed", "--distributed needs --output-dir"),
+    ("--distributed --output-dir x --fast", "--fast is for one process"),
+    ("--distributed --output-dir x --compile", "--compile needs --fast or --ensemble"),
+    ("--timeout 0", "--timeout: must be a positive float, got '0'"),
 ]
 
 Run = Callable[..., dict[str, Any]]
@@ -111,11 +122,11 @@ def test_runs(options: str, example: ModuleType, digits: Path, tmp_path: Path) -
 def test_checkpoint_is_the_model_that_was_scored(run: Run, example: ModuleType, digits: Path, tmp_path: Path) -> None:
     result = run(tmp_path)
     state = checkpoint(tmp_path)
-    assert (state["epoch"], state["history"], state["options"]) == (2, result["history"], result["options"])
+    assert (state["epoch"], state["histories"], state["options"]) == (2, [result["history"]], result["options"])
     vae = example.build_model(example.parse(arguments(tmp_path, digits, "")))
     test = example.datasets.mnist(digits, train=False).images
     before = example.evaluate(vae, test)["test_reconstruction"]
-    vae.load_state_dict(state["model"])
+    vae.load_state_dict(state["models"][0])
     after = example.evaluate(vae, test)["test_reconstruction"]
     expected = result["history"][-1]["test_reconstruction"]
     assert after == pytest.approx(expected, abs=1.0)  # the noise of one sample per image
@@ -220,6 +231,6 @@ def same_run(first: Path, second: Path) -> bool:
     a, b = (torch.load(folder / "checkpoint.pt", weights_only=True) for folder in (first, second))
     for payload in (a, b):
         del payload["state"]["options"]
-        for row in payload["state"]["history"]:
+        for row in (row for history in payload["state"]["histories"] for row in history):
             del row["seconds"]
     return equal(a, b)

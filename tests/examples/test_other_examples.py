@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-import scipy.stats
 import torch
 
-from pyro_hyperbolic.datasets import branching_diffusion
 from tests.examples.comparing import equal
 
 TREE = "--depth 3 --hidden-dim 16 --batch-size 16 --num-epochs 4 --checkpoint-every 2 --iwae-samples 8 --gplvm-steps 5"
@@ -105,32 +102,6 @@ def test_branching_diffusion_resumes_bit_for_bit(
         run(tree, TREE, tmp_path / "parts", "--resume --curvature 3")
 
 
-def test_gplvm_explains_the_nodes_better_than_its_start(tree: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses: list[float] = []
-    original = tree.gp.util.train
-    monkeypatch.setattr(tree.gp.util, "train", lambda *args, **kwargs: losses.extend(original(*args, **kwargs)))
-    data = branching_diffusion(depth=3)
-    start, observations = tree.principal_components(data)
-    assert observations.shape == (len(data.train), 2)
-    # The plane of greatest variance: no other pair of directions, here two features, has more.
-    assert observations.var(0).sum() > data.train.var(0).topk(2).values.sum()
-    fitted = tree.gplvm(data.nodes, start, num_steps=60, seed=0)
-    assert losses[-1] < 0.9 * losses[0]
-    assert fitted.shape == start.shape
-    assert not torch.allclose(fitted, start / start.std(0), atol=0.1)
-
-
-@pytest.mark.parametrize(("depth", "branching"), [(3, 2), (1, 2), (2, 3)])
-def test_subtrees_are_closed_under_descent(depth: int, branching: int, tree: ModuleType) -> None:
-    data = branching_diffusion(depth=depth, branching=branching, dim=2)
-    groups = tree.subtrees(data)
-    level = min(2, depth)
-    assert (groups[data.depths < level] == -1).all()
-    assert groups[data.depths == level].tolist() == list(range(branching**level))
-    below = data.depths > level
-    assert torch.equal(groups[below], groups[data.parents[below]])
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -175,7 +146,7 @@ def test_link_prediction_learns(name: str, links: ModuleType) -> None:
     scores = []
     for epochs in (1, 60):
         vgae, _ = links.train(name, graph, 0, links.parse(["--num-epochs", str(epochs), "--device", "cpu"]))
-        scores.append(links.score(vgae, graph.edges, strangers)["auc"])
+        scores.append(vgae.link_scores(graph.edges, strangers)["auc"])
     assert scores[1] > scores[0] + 0.2
 
 
@@ -221,16 +192,6 @@ def test_link_prediction_refuses(links: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"--graph karate: test=0\.001 of 78 edges holds out none"):
         run(links, LINKS, tmp_path / "new", "--graph karate --test 0.001")
     assert not (tmp_path / "new").exists()
-
-
-def test_interval_is_students(links: ModuleType) -> None:
-    assert links.interval([0.3]) == (0.3, None)
-    for count in (2, 3, 5, 40):
-        values = torch.rand(count, dtype=torch.float64).tolist()
-        mean, half = links.interval(values)
-        expected = scipy.stats.t.ppf(0.975, count - 1) * scipy.stats.sem(values)
-        assert mean == pytest.approx(math.fsum(values) / count)
-        assert half == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["tree", "links"])

@@ -1,0 +1,1 @@
+"""What ``mnist_svi.py`` needs beside the training: arguments, files and pictures."""
