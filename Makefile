@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=agg
 WORKERS ?= 2
 
-.PHONY: help install mnist test test-slow test-gpu lint format typecheck docs bench bench-gpu clean
+.PHONY: help install mnist experiments test test-slow test-gpu lint format typecheck docs bench bench-gpu clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -20,6 +20,9 @@ install: $(STAMP) ## create .venv and install the package with all extras
 
 mnist: $(STAMP) ## train the Poincaré VAE on MNIST (the bundled subset when MNIST is not to be had)
 	$(BIN)/python examples/mnist_svi.py $(ARGS)
+
+experiments: $(STAMP) ## reproduce the paper's tables and figures, for example ARGS="table1 --seeds 2"
+	$(BIN)/python -m pyro_hyperbolic.experiments $(or $(ARGS),--help)
 
 test: $(STAMP) ## run the tests and the doctests
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)

@@ -19,6 +19,7 @@ extensions = [
     "sphinx-mathjax-offline",
     "sphinx.ext.viewcode",
     "matplotlib.sphinxext.plot_directive",
+    "myst_parser",  # the reports of the experiments are Markdown
 ]
 exclude_patterns = ["_build"]
 nitpicky = False  # the types of torch and Pyro have no pages here

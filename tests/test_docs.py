@@ -20,7 +20,9 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted(path for path in DOCS.rglob("*.rst") if "_build" not in path.relative_to(DOCS).parts)
+PAGES = sorted(
+    path for path in DOCS.rglob("*") if path.suffix in (".rst", ".md") and "_build" not in path.relative_to(DOCS).parts
+)
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
