@@ -131,7 +131,8 @@ class ManifoldNormal(TorchDistribution):
     def _check_reach(self) -> None:
         """Refuse to sample where the coordinates cannot hold the mass: samples and density would disagree.
 
-        The density at a point that the coordinates do hold is right all the same. Nothing is checked without validation.
+        The density at a point that the coordinates do hold is right all the same. Without validation nothing is
+        checked.
         """
         if not self._validate_args:
             return

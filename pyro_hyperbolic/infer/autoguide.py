@@ -158,11 +158,9 @@ class AutoWrappedNormal(AutoNormal):
     ) -> Constraint:
         return self._present_support(name, values, args, kwargs) if name in self._moving else site["fn"].support
 
-    def _check_known(
-        self, name: str, values: dict[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def _check_known(self, name: str, values: dict[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse a curvature that the latents of this guide do not determine."""
-        # One minibatch for both runs: the curvature may be one for every datum.
+        # One minibatch for both runs: the curvature may depend on it.
         minibatch = {plate: torch.arange(frame.size) for plate, frame in self._prototype_frames.items()}
         supports = [self._present_support(name, {**minibatch, **values}, args, kwargs) for _ in range(2)]
         first, second = [single_value(support).manifold.c for support in supports]

@@ -138,7 +138,9 @@ class _Particle:
         model_sites, guide_sites = sample_sites(model_trace), sample_sites(drawn)
         self.sites = model_sites + guide_sites
         if not self.sites:
-            raise ValueError("the model and the guide have no sample sites, so there is no bound; add one to the model.")
+            raise ValueError(
+                "the model and the guide have no sample sites, so there is no bound; add one to the model."
+            )
         frames = [{f.dim: f for f in site["cond_indep_stack"] if f.vectorized} for site in self.sites]
         self._dims = set.intersection(*map(set, frames))
         self.scale = math.prod(_full_size(frames[0][dim]) / frames[0][dim].size for dim in self._dims)

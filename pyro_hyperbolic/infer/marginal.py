@@ -41,8 +41,9 @@ def log_marginal_likelihood(
     (Burda et al., *Importance weighted autoencoders*, 2016; the paper's tables use :math:`K = 5000`.) The
     estimate is below :math:`\log p(x_i)` on average and tends to it as ``K`` grows. For any pair of Pyro programs whose
     latents are local to a data plate at dimension -1: a global latent or observation belongs to no datum and is
-    an error. Over further plates, inside of the data plate, densities are multiplied. A discrete latent that the guide lacks is summed out if it is marked
-    ``infer={"enumerate": "parallel"}``, as by ``TraceEnum_ELBO``; any other one, or one in a further plate, is an error.
+    an error. Over further plates, inside of the data plate, densities are multiplied. A discrete latent that the guide
+    lacks is summed out if it is marked ``infer={"enumerate": "parallel"}``, as by ``TraceEnum_ELBO``; any other one, or
+    one in a further plate, is an error.
 
     :param model: called as ``model(*data, **kwargs)`` with slices of the data.
     :param guide: called likewise.

@@ -243,72 +243,63 @@ class TestEnumerated:
 
 
 class TestNestedPlates:
-    """A plate inside that of the data, against the same densities as one event."""
-
-    def pair(self, infer=PARALLEL, inside=False, **options):
-        def nested(y):
-            with pyro.plate("data", len(y)):
-                k = 0 if inside else pyro.sample("k", dist.Categorical(WEIGHTS), infer=infer)
-                z = pyro.sample("z", dist.Normal(CENTRES[k], 1.0))
-                with pyro.plate("columns", 3, **options):
-                    k = pyro.sample("k", dist.Categorical(WEIGHTS), infer=infer) if inside else k
-                    w = pyro.sample("w", dist.Normal(z, 1.0))
-                    pyro.sample("y", dist.Normal(w + CENTRES[k], 0.5), obs=y.T.unsqueeze(-2)[: w.shape[-3]])
-
-        def nested_guide(y):
-            with pyro.plate("data", len(y)):
-                pyro.sample("z", dist.Normal(y.mean(-1), 1.0))
-                with pyro.plate("columns", 3, **options) as index:
-                    pyro.sample("w", dist.Normal(y.T.unsqueeze(-2)[index], 0.6))
-
-        return nested, nested_guide
+    """A plate inside that of the data."""
 
     @pytest.mark.parametrize("enumerated", [False, True])
-    def test_as_one_event(self, enumerated):
-        infer = PARALLEL if enumerated else {}
+    def test_as_one_event_with_the_same_noise(self, enumerated):
+        def nested(y):
+            with pyro.plate("data", len(y)):
+                k = pyro.sample("k", dist.Categorical(WEIGHTS), infer=PARALLEL) if enumerated else torch.tensor(1)
+                z = pyro.sample("z", dist.Normal(CENTRES[k], 1.0))
+                with pyro.plate("columns", 3):
+                    pyro.sample("y", dist.Normal(z + CENTRES[k], 0.5), obs=y.T.unsqueeze(-2))
 
         def whole(y):
             with pyro.plate("data", len(y)):
-                k = pyro.sample("k", dist.Categorical(WEIGHTS), infer=infer)
+                k = pyro.sample("k", dist.Categorical(WEIGHTS), infer=PARALLEL) if enumerated else torch.tensor(1)
                 z = pyro.sample("z", dist.Normal(CENTRES[k], 1.0))
-                w = pyro.sample("w", dist.Normal(z.unsqueeze(-1), torch.ones(3)).to_event(1))
-                pyro.sample("y", dist.Normal(w + CENTRES[k].unsqueeze(-1), 0.5).to_event(1), obs=y)
+                loc = (z + CENTRES[k]).unsqueeze(-1)
+                pyro.sample("y", dist.Normal(loc, 0.5 * torch.ones(3)).to_event(1), obs=y)
 
-        noise = torch.randn(4, 5, 3)  # samples, data, columns
+        def first_column(y):
+            wide_guide(y[:, 0])
 
-        def fixed(law, value):
-            law.sample = law.rsample = lambda *_: value
-            return law
-
-        y = torch.randn(5, 3)
-        nested, nested_guide = self.pair(infer)
-        estimates = []
-        for program, of_guide in ((nested, nested_guide), (whole, None)):
-            one_event = of_guide is None
-
-            def drawn(y, one_event=one_event):
-                with pyro.plate("data", len(y)):
-                    if not enumerated:
-                        pyro.sample("k", fixed(dist.Categorical(WEIGHTS).expand((4, 5)), (noise[..., 0] > 0).long()))
-                    pyro.sample("z", fixed(dist.Normal(y.mean(-1), 1.0).expand((4, 5)), y.mean(-1) + noise[..., 1]))
-                    w = y + 0.6 * noise
-                    if one_event:
-                        pyro.sample("w", fixed(dist.Normal(y, 0.6).expand((4, 5, 3)).to_event(1), w))
-                    else:
-                        law = dist.Normal(y.T.unsqueeze(-2), 0.6).expand((3, 4, 5))
-                        with pyro.plate("columns", 3):
-                            pyro.sample("w", fixed(law, w.movedim(-1, 0)))
-
-            estimates.append(log_marginal_likelihood(program, drawn, y, 4))
+        y, estimates = torch.randn(5, 3), []
+        for program in (nested, whole):
+            torch.manual_seed(3)
+            estimates.append(log_marginal_likelihood(program, first_column, y, 4))
         same(*estimates, 1e-5)
 
-    def test_summing_out_inside_of_them_is_refused(self):
-        with pytest.raises(ValueError, match=r"site 'k' is summed out in the plate 'columns'"):
-            log_marginal_likelihood(*self.pair(inside=True), torch.randn(5, 3), 4)
+    def columns(self, **options):
+        """The conjugate pair in every column."""
+
+        def columns_model(y):
+            with pyro.plate("data", len(y)), pyro.plate("columns", 3, **options) as index:
+                z = pyro.sample("z", dist.Normal(0.0, 1.0))
+                pyro.sample("y", dist.Normal(z, 1.0), obs=y.T.unsqueeze(-2)[index])
+
+        def columns_guide(y):
+            with pyro.plate("data", len(y)), pyro.plate("columns", 3, **options) as index:
+                pyro.sample("z", dist.Normal(y.T.unsqueeze(-2)[index] / 2, 1.0))
+
+        return columns_model, columns_guide
+
+    def test_latents_in_them(self):
+        y = torch.randn(5, 3)
+        check_close(*self.columns(), y, evidence(y).sum(-1))
 
     def test_subsampling_them_is_refused(self):
         with pytest.raises(ValueError, match=r"in the plate 'columns', which shows 2 of its 3 elements"):
-            log_marginal_likelihood(*self.pair(subsample_size=2), torch.randn(5, 3), 4)
+            log_marginal_likelihood(*self.columns(subsample_size=2), torch.randn(5, 3), 4)
+
+    def test_summing_out_inside_of_them_is_refused(self):
+        def nested(y):
+            with pyro.plate("data", len(y)), pyro.plate("columns", 3):
+                k = pyro.sample("k", dist.Categorical(WEIGHTS), infer=PARALLEL)
+                pyro.sample("y", dist.Normal(CENTRES[k], 1.0), obs=y.T.unsqueeze(-2))
+
+        with pytest.raises(ValueError, match=r"site 'k' is summed out in the plate 'columns'"):
+            log_marginal_likelihood(nested, lambda y: None, torch.randn(5, 3), 4)
 
 
 MODELS = {

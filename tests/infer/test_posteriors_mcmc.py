@@ -184,8 +184,8 @@ def test_diagnostics_of_two_chains(two_chains):
     diagnostics = two_chains.diagnostics()
     assert two_chains.get_samples(group_by_chain=True)["z"].shape == (2, 40, 4, 2)
     assert diagnostics["z"]["r_hat"].shape == diagnostics["z"]["n_eff"].shape == (4, 2)
-    assert (diagnostics["z"]["r_hat"] < 1.2).all()
-    assert (diagnostics["z"]["n_eff"] > 20).all()
+    assert diagnostics["z"]["r_hat"].mean() < 1.1
+    assert 20 < diagnostics["z"]["n_eff"].mean() <= 80
     assert not any(diagnostics["divergences"].values())
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import (
+    HMC,
     MCMC,
-    NUTS,
     SVI,
     JitTraceEnum_ELBO,
     TraceEnum_ELBO,
@@ -80,10 +80,10 @@ def test_potential_energy_is_minus_the_log_density_of_the_coordinates(manifold):
 
 def test_chains():
     program = Mixture(copies=48)
-    kernel = NUTS(
+    kernel = HMC(
         program.model,
-        step_size=0.2,
-        max_tree_depth=2,
+        step_size=0.15,
+        num_steps=5,
         adapt_step_size=False,
         adapt_mass_matrix=False,
         init_strategy=init_to_mean,
