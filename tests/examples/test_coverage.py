@@ -11,9 +11,13 @@ from tests.examples.conftest import EXAMPLES
 
 # A new example is a new row here, and a test of it in the file that the row names.
 TESTED_IN = {
+    "bayesian_tree": "test_bayesian_tree.py",
     "branching_diffusion": "test_other_examples.py",
     "densities": "test_drawing_examples.py",
+    "hierarchy": "test_hierarchy.py",
+    "inference_swaps": "test_inference_swaps.py",
     "link_prediction": "test_other_examples.py",
+    "mixture_prior_vae": "test_mixture_prior_vae.py",
     "mnist_svi": "test_mnist_svi.py",
     "tree_embedding": "test_drawing_examples.py",
 }

@@ -55,7 +55,7 @@ def plain(program, kernel, **options):
 def reparametrised(program, kernel, **options):
     """In the tangent space of the prior's mean, in units of its scale."""
     model = poutine.reparam(program.model, {"z": WrappedNormalReparam()})
-    samples = run(kernel(model, step_size=0.2), **options).get_samples()
+    samples = run(kernel(model, step_size=0.14), **options).get_samples()
     z = Predictive(model, samples, return_sites=["z"], parallel=True)()["z"]
     return z.reshape(len(samples["z_base"]), *z.shape[-2:])
 
@@ -102,7 +102,7 @@ METHODS = [
     ),
 ]
 # The same for one long chain, whose errors are seen in the spread of its parts.
-LONG = {"num_samples": 800, "warmup_steps": 80}
+LONG = {"num_samples": 1600, "warmup_steps": 100}
 CHAINS = [
     pytest.param(partial(neutra, kernel=NUTS, family=iaf, **LONG), Triangulation(), id="NUTS, NeuTra of a flow"),
     pytest.param(

@@ -29,9 +29,8 @@ def table3(results: Results) -> tuple[str, Figure]:
                 rows.append([f"{PAPER[cell.name]}, paper", *map(str, theirs[:-1]), str(theirs[-1])])
     notes = (
         "\nPer cent of the test digits of each class, averaged over embeddings and classifiers; the average is that of"
-        " the ten classes, as in the paper, with its 95% interval over sets of embeddings (the classifiers on one set are"
-        " not independent)."
-        " The paper does not say which normal its P-VAE has.\n"
+        " the ten classes, as in the paper, with its 95% interval over sets of embeddings (the classifiers on one set"
+        " are not independent). The paper does not say which normal its P-VAE has.\n"
     )
     return table(["", *map(str, range(10)), "average"], rows) + notes, _draw(results)
 

@@ -1,0 +1,324 @@
+"""A hyperbolic auto-encoder of MNIST whose prior is a mixture, with the components summed out by enumeration.
+
+The latents of :class:`pyro_hyperbolic.models.HyperbolicVAE` have one normal as their prior. Here they have several,
+with learned centres, scales and weights,
+
+    k ~ Categorical(weights),    z ~ WrappedNormal(centre[k], scale[k]),    x ~ Bernoulli(decoder(z)),
+
+and the guide is the encoder q(z | x). The site ``component`` is discrete and only in the model: ``TraceEnum_ELBO``
+sums over its values in parallel, and so does the estimate of the marginal likelihood. An auto-encoder with the usual
+prior is trained besides, with the same options. The two are compared by their bounds on the test set, and by how well
+components, which no label has helped to find, agree with the digits. Those of the single prior are the
+components of a mixture that is fitted to its latents afterwards.
+
+Components that start in one place would all learn the same. They start at draws of the usual prior, with equal weights;
+the record says how many of them the digits use.
+
+Every epoch ends with a checkpoint. A run that was interrupted goes on with ``--resume`` and ends bit for bit where an
+uninterrupted one would have.
+
+    python examples/mixture_prior_vae.py
+    python examples/mixture_prior_vae.py --components 20 --latent-dim 5 --num-epochs 40
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from mnist_parts.arguments import natural, positive
+from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+import pyro_hyperbolic
+from pyro_hyperbolic import PoincareBall, datasets
+from pyro_hyperbolic.distributions import WrappedNormal
+from pyro_hyperbolic.infer import load_checkpoint, log_marginal_likelihood, save_checkpoint, save_json
+from pyro_hyperbolic.models import HyperbolicLatent, HyperbolicVAE
+from pyro_hyperbolic.nn import ManifoldModule
+
+LOSSES = {"single": Trace_ELBO(), "mixture": TraceEnum_ELBO(max_plate_nesting=1)}
+MODELS = tuple(LOSSES)
+# What may change between the parts of one run; everything else decides the result.
+FREE_OPTIONS = {"num_epochs", "fit_steps", "iwae_samples", "iwae_images", "output_dir", "resume", "data_dir", "threads"}
+SCALE = 0.5  # of a component at the start
+SHOWN = 4000  # test images in the picture of the latent space
+PER_COMPONENT = 12  # generated digits
+
+
+class MixtureLatent(HyperbolicLatent):
+    """A latent space whose prior is a mixture of wrapped normals; centres are stored as ``exp_0`` takes them.
+
+    :param components: how many.
+    """
+
+    def __init__(self, manifold: ManifoldModule, dim: int, components: int) -> None:
+        super().__init__(manifold, dim, "wrapped", "wrapped", 1.0, "isotropic", False, None)
+        # exp_0 of half a standard normal is a draw of the wrapped normal at the origin with scale 1.
+        self.centres = nn.Parameter(torch.randn(components, dim) / 2)
+        self.log_scales = nn.Parameter(torch.full((components, 1), math.log(SCALE)))
+        self.logits = nn.Parameter(torch.zeros(components))
+
+    def assignment(self) -> Any:
+        """The law of the component."""
+        return dist.Categorical(logits=self.logits)
+
+    def component(self, k: Tensor | slice = slice(None)) -> WrappedNormal:
+        """The law of a latent given its component; of each component by default."""
+        manifold = self.manifold()
+        return WrappedNormal(manifold.from_normal_coords(None, 2 * self.centres)[k], self.log_scales.exp()[k], manifold)
+
+    def prior(self) -> Any:
+        """The law of a latent whatever its component."""
+        return dist.MixtureSameFamily(self.assignment(), self.component())
+
+    def responsibilities(self, z: Tensor) -> Tensor:
+        """Probabilities of the components given latents ``(N, D)``, as ``(N, K)``."""
+        return (self.component().log_prob(z.unsqueeze(-2)) + self.assignment().logits).softmax(-1)
+
+
+class MixtureVAE(HyperbolicVAE):
+    """The auto-encoder with that prior; the other programs and networks are those of its base class."""
+
+    latent: MixtureLatent
+
+    def __init__(self, manifold: PoincareBall, latent_dim: int, components: int, hidden_dim: int) -> None:
+        super().__init__(manifold, latent_dim, (28, 28), hidden_dim)
+        self.latent = MixtureLatent(self.latent.manifold, latent_dim, components)
+
+    def sample_latent(self) -> Tensor:
+        k = pyro.sample("component", self.latent.assignment(), infer={"enumerate": "parallel"})
+        return pyro.sample("z", self.latent.component(k))
+
+
+def build_model(name: str, args: argparse.Namespace) -> HyperbolicVAE:
+    """One of the two auto-encoders; ``.model`` and ``.guide`` are its Pyro programs."""
+    ball = PoincareBall(args.curvature)
+    if name == "mixture":
+        return MixtureVAE(ball, args.latent_dim, args.components, args.hidden_dim)
+    return HyperbolicVAE(ball, args.latent_dim, (28, 28), args.hidden_dim)
+
+
+def train(name: str, images: Tensor, test: Tensor, args: argparse.Namespace) -> tuple[HyperbolicVAE, dict[str, Any]]:
+    """Fit one model, from its checkpoint if there is one; its losses per image, epoch by epoch."""
+    pyro.clear_param_store()
+    pyro.set_rng_seed(args.seed)
+    vae = build_model(name, args)
+    vae.init_output_bias(images)
+    optimiser = pyro.optim.Adam({"lr": args.learning_rate})
+    svi = SVI(vae.model, vae.guide, optimiser, LOSSES[name])
+    path = args.output_dir / f"{name}.pt"
+    history: dict[str, Any] = {"train_loss": [], "test_loss": [], "seconds": []}
+    if path.exists():
+        state = load_checkpoint(path)
+        refuse_other_options(path, state, args, len(images))
+        vae.load_state_dict(state["model"])
+        optimiser.set_state(state["optimiser"])
+        history = state["history"]
+    for epoch in range(len(history["train_loss"]) + 1, args.num_epochs + 1):
+        start = time.perf_counter()
+        title = f"{name}, epoch {epoch}/{args.num_epochs}"
+        total = 0.0
+        for index in tqdm(torch.randperm(len(images)).split(args.batch_size), title, leave=False, disable=None):
+            total += svi.step(images[index])
+        history["train_loss"].append(total / len(images))
+        with torch.no_grad():
+            total = sum(svi.evaluate_loss(batch) for batch in test.split(1000))
+        history["test_loss"].append(total / len(test))
+        history["seconds"].append(time.perf_counter() - start)
+        state = {"model": vae.state_dict(), "optimiser": optimiser.get_state(), "history": history}
+        save_checkpoint(state | {"options": options_of(args), "train_size": len(images)}, path)
+        bounds = (-history[key][-1] for key in ("train_loss", "test_loss"))
+        print(f"{title}: train elbo {next(bounds):.2f}, test elbo {next(bounds):.2f}", flush=True)
+    return vae, history
+
+
+def fit_mixture(vae: HyperbolicVAE, z: Tensor, args: argparse.Namespace) -> MixtureLatent:
+    """The mixture of greatest likelihood for latents that were learned without one."""
+    pyro.set_rng_seed(args.seed)
+    latent = MixtureLatent(vae.latent.manifold, args.latent_dim, args.components)
+    optimiser = torch.optim.Adam(latent.parameters(), lr=0.02)
+    for _ in range(args.fit_steps):
+        optimiser.zero_grad()
+        (-latent.prior().log_prob(z).mean()).backward()
+        optimiser.step()
+    return latent
+
+
+def clustering(components: Tensor, labels: Tensor, count: int) -> dict[str, float]:
+    """Purity and normalised mutual information of two labellings, and how many components are in use.
+
+    Purity is the share of images that have the commonest label of their component. The mutual information is
+    divided by the mean of the entropies.
+    """
+    table = torch.zeros(count, 10, dtype=torch.float64)
+    table.index_put_((components, labels), torch.ones(len(labels), dtype=torch.float64), accumulate=True)
+    joint = table / table.sum()
+
+    def entropy(p: Tensor) -> Tensor:
+        return torch.special.entr(p).sum()
+
+    first, second = entropy(joint.sum(1)), entropy(joint.sum(0))
+    information = first + second - entropy(joint)
+    return {
+        "purity": joint.amax(1).sum().item(),
+        "nmi": (2 * information / (first + second)).item(),
+        "components_in_use": int((joint.sum(1) >= 0.01).sum()),
+    }
+
+
+def evaluate(vae: HyperbolicVAE, latent: MixtureLatent, test: datasets.Digits, args: argparse.Namespace) -> dict:
+    """Clusters of the test images, and an estimate of their marginal likelihood."""
+    with torch.no_grad():
+        components = latent.responsibilities(vae.encode(test.images).mean).argmax(-1)
+    result: dict[str, Any] = clustering(components, test.labels, args.components)
+    if args.iwae_samples:
+        images = test.images[: args.iwae_images]
+        estimates, errors = log_marginal_likelihood(
+            vae.model, vae.guide, images, num_samples=args.iwae_samples, standard_error=True, progress=True
+        )
+        result["negative_iwae"] = -estimates.mean().item()
+        result["negative_iwae_error"] = errors.square().mean().sqrt().item() / len(errors) ** 0.5
+    return result
+
+
+def draw(
+    models: dict[str, HyperbolicVAE], latents: dict[str, MixtureLatent], test: datasets.Digits, folder: Path
+) -> None:
+    """The latent spaces with the components, and digits that each component of the mixture generates."""
+    import matplotlib.pyplot as plt
+
+    from pyro_hyperbolic import plotting
+
+    if latents["mixture"].dim == 2:
+        figure, axes = plt.subplots(1, 2, figsize=(11, 5.4), layout="constrained")
+        angles = torch.linspace(0, 2 * math.pi, 200)
+        circle = torch.stack([angles.cos(), angles.sin()], -1).unsqueeze(1)
+        for ax, name in zip(axes, MODELS, strict=True):
+            ball = models[name].manifold
+            with torch.no_grad():
+                z = models[name].encode(test.images[:SHOWN]).mean
+                laws, weights = latents[name].component(), latents[name].assignment().probs
+                # A disc that holds half of a component: the median of Rayleigh's law is sqrt(2 log 2).
+                radius = math.sqrt(2 * math.log(2)) * laws.scale
+                rings = ball.from_normal_coords(laws.loc, radius * circle)
+            plotting.embedding(z, ball, labels=test.labels[:SHOWN], ax=ax, s=3, alpha=0.7, legend=name == MODELS[-1])
+            for k, weight in enumerate(weights.tolist()):
+                ax.plot(*rings[:, k].T.numpy(), color="0.1", linewidth=0.5 + 6 * weight, alpha=0.8, zorder=4)
+            fitted = " (components fitted afterwards)" if name == "single" else ""
+            ax.set_title(f"{name} prior{fitted}", fontsize="medium")
+        plotting.save(figure, folder / "latent.png")
+
+    vae, latent = models["mixture"], latents["mixture"]
+    order = latent.logits.argsort(descending=True)
+    with torch.no_grad():
+        digits = vae.decode(latent.component(order).sample((PER_COMPONENT,)).transpose(0, 1).flatten(0, 1)).mean
+    figure, ax = plt.subplots(figsize=(6, 0.5 * len(order) + 0.4), layout="constrained")
+    plotting.images(digits, columns=PER_COMPONENT, ax=ax)
+    ax.set_title("samples of the components, by weight", fontsize="medium")
+    plotting.save(figure, folder / "components.png")
+    plt.close("all")
+
+
+def options_of(args: argparse.Namespace) -> dict[str, Any]:
+    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
+
+
+def refuse_other_options(path: Path, state: dict[str, Any], args: argparse.Namespace, train_size: int) -> None:
+    """A run is continued with the options and the data that it was begun with."""
+    then, now = state["options"], options_of(args)
+    changed = [key for key in then if key not in FREE_OPTIONS and now.get(key) != then[key]]
+    if changed:
+        names = ", ".join(f"--{key.replace('_', '-')} (was {then[key]}, is {now.get(key)})" for key in changed)
+        raise SystemExit(f"{path} belongs to other options: {names}. Use the same, or another --output-dir.")
+    if state["train_size"] != train_size:
+        raise SystemExit(
+            f"{path} was trained on {state['train_size']} images, but there are {train_size} now: "
+            "give the same data by --data-dir, or use another --output-dir."
+        )
+
+
+def main(args: argparse.Namespace) -> dict[str, Any]:
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if args.output_dir is None:
+        if args.resume:
+            raise SystemExit("--resume needs --output-dir: the folder of the run to continue.")
+        args.output_dir = Path("outputs") / f"mixture_prior_vae-{datetime.now():%Y%m%d-%H%M%S}"
+    begun = [path for name in MODELS if (path := args.output_dir / f"{name}.pt").exists()]
+    if begun and not args.resume:
+        raise SystemExit(f"{begun[0]} exists: continue that run with --resume, or choose another --output-dir.")
+    images, test = datasets.mnist(args.data_dir).images, datasets.mnist(args.data_dir, train=False)
+    print(f"{len(images)} training and {len(test.images)} test digits; results in {args.output_dir}", flush=True)
+
+    versions = {module.__name__: str(module.__version__) for module in (pyro_hyperbolic, torch, pyro)}
+    result: dict[str, Any] = {"options": options_of(args), "versions": versions, "python": sys.version.split()[0]}
+    result |= {"data": test.source, "train_size": len(images), "test_size": len(test.images), "models": {}}
+    models: dict[str, HyperbolicVAE] = {}
+    latents: dict[str, MixtureLatent] = {}
+    for name in MODELS:
+        vae, history = train(name, images, test.images, args)
+        if isinstance(vae, MixtureVAE):
+            latents[name] = vae.latent
+        else:
+            with torch.no_grad():
+                z = vae.encode(images[:5000]).mean
+            latents[name] = fit_mixture(vae, z, args)
+        models[name] = vae
+        entry = {"history": history, "weights": latents[name].assignment().probs.tolist()}
+        result["models"][name] = entry | evaluate(vae, latents[name], test, args)
+        save_json(result, args.output_dir / "metrics.json")
+    report(result)
+    draw(models, latents, test, args.output_dir)
+    return result
+
+
+def report(result: dict[str, Any]) -> None:
+    print(f"{'prior':10}{'-ELBO':>10}{'-IWAE':>10}{'purity':>10}{'NMI':>10}{'in use':>10}")
+    for name, entry in result["models"].items():
+        iwae = f"{entry['negative_iwae']:.2f}" if "negative_iwae" in entry else "-"
+        cells = f"{entry['history']['test_loss'][-1]:10.2f}{iwae:>10}{entry['purity']:10.3f}{entry['nmi']:10.3f}"
+        print(f"{name:10}{cells}{entry['components_in_use']:10}")
+
+
+def parser() -> argparse.ArgumentParser:
+    style = argparse.ArgumentDefaultsHelpFormatter
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
+    p.add_argument("--components", type=positive(int), default=10, help="of the mixture")
+    p.add_argument("--latent-dim", type=positive(int), default=2, help="of the latent space; 2 is drawn")
+    p.add_argument("--curvature", type=positive(float), default=1.4, help="c of curvature -c")
+    p.add_argument("--hidden-dim", type=positive(int), default=200, help="width of the hidden layers")
+    p.add_argument("--num-epochs", type=positive(int), default=20, help="passes over the training data")
+    p.add_argument("--batch-size", type=positive(int), default=256, help="images per step")
+    p.add_argument("--learning-rate", type=positive(float), default=2e-3, help="of Adam")
+    p.add_argument("--fit-steps", type=natural, default=500, help="of the mixture fitted to the single prior's latents")
+    p.add_argument("--iwae-samples", type=natural, default=200, help="of the final estimate; 0: none")
+    p.add_argument("--iwae-images", type=positive(int), default=2000, help="test images that it is made for")
+    p.add_argument("--seed", type=natural, default=0, help="of everything random")
+    p.add_argument(
+        "--data-dir",
+        type=Path,
+        default=None,
+        help="folder of the MNIST files; by default PYRO_HYPERBOLIC_DATA, then a per-user cache",
+    )
+    p.add_argument("--output-dir", type=Path, default=None, help="of the results; by default new, in outputs/")
+    p.add_argument("--resume", action="store_true", help="continue the run in --output-dir")
+    p.add_argument("--threads", type=positive(int), default=None, help="CPU threads; torch's choice by default")
+    return p
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    return parser().parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main(parse())
