@@ -56,6 +56,14 @@ def test_evidence_is_that_of_the_grid(example: ModuleType, options: str, tmp_pat
         assert entry["spread"] == pytest.approx(rows[0]["spread"], rel=0.15)
 
 
+def test_the_page_shows_the_table_of_its_record(example: ModuleType) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    record = json.loads((docs / "figures" / "inference_swaps.json").read_text())
+    page = (docs / "inference.rst").read_text()
+    assert [entry["method"] for entry in record["rows"]] == ["grid", *example.METHODS]
+    assert all(f"   {example.line(entry)}\n" in page for entry in record["rows"])
+
+
 def test_grid_does_not_depend_on_the_chart(example: ModuleType) -> None:
     torch.set_default_dtype(torch.float64)
     ball, hyperboloid = (

@@ -1,7 +1,8 @@
 """Two small programs with an unknown point of the hyperbolic plane, and their posteriors from a grid.
 
 The grid is polar around the origin, with the Riemannian volume ``sinh(sqrt(c) r) / sqrt(c) dr da`` as its weight. Its
-densities are written out here as functions of distances, so that it shares no law, map or transform with the package.
+densities are written out here as functions of distances, so that the integral shares no law, map or transform with the
+package. The statistics of a posterior use the package's geometry.
 """
 
 from __future__ import annotations
