@@ -31,7 +31,7 @@ class WrappedNormalReparam(Reparam):
     >>> from pyro_hyperbolic import PoincareBall
     >>> ball = PoincareBall(1.0)
     >>> def model():
-    ...     scale = pyro.sample("scale", dist.LogNormal(0.0, 1.0))
+    ...     scale = pyro.sample("scale", dist.LogNormal(-1.0, 0.2))
     ...     with pyro.plate("data", 3):
     ...         return pyro.sample("z", WrappedNormal(torch.zeros(2), scale.unsqueeze(-1), ball))
     >>> reparametrised = pyro.poutine.reparam(model, config={"z": WrappedNormalReparam()})
