@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry.poincare_math import gap, projx
+from pyro_hyperbolic.ops.pairs import pairwise_norm
 from pyro_hyperbolic.ops.special import (
     asinhc,
     cosh_sqrt,
@@ -158,13 +159,12 @@ def dist0(x: Tensor, c: Curvature) -> Tensor:
 def pairwise_dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """As :func:`half_sinh`, for all pairs; the chords and angles come without an O(N M d) tensor."""
     k = root(c, x)
-    mode = "donot_use_mm_for_euclid_dist"
     x0, y0 = k * time(x), k * time(y)
-    chord = torch.cdist(k * space(x) / (1 + x0), k * space(y) / (1 + y0), compute_mode=mode)
+    chord = pairwise_norm(k * space(x) / (1 + x0), k * space(y) / (1 + y0))
     near = chord * (1 + x0).sqrt() * (1 + y0).sqrt().mT / 2
     rx, ry = k * space_norm(x), k * space_norm(y)
     sx, sy = rx.clamp(min=1.0), ry.clamp(min=1.0)
-    angle = torch.cdist(k * space(x) / sx, k * space(y) / sy, compute_mode=mode)
+    angle = pairwise_norm(k * space(x) / sx, k * space(y) / sy)
     far = _polar(torch.asinh(sx), torch.asinh(sy).mT, sx, sy.mT, angle)
     return 2 * torch.asinh(torch.where((rx > 1) & (ry > 1).mT, far, near)) / k
 

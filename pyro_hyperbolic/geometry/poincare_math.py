@@ -21,6 +21,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.ops.pairs import pairwise_norm
 from pyro_hyperbolic.ops.special import (
     asinhc,
     dot,
@@ -135,11 +136,9 @@ def dist0(x: Tensor, c: Curvature) -> Tensor:
 def pairwise_dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """All distances between ``(..., N, d)`` and ``(..., M, d)`` as ``(..., N, M)``, O(N M) memory.
 
-    The chords are Euclidean distances taken from differences, not from :math:`|x|^2 + |y|^2 - 2xy`,
-    which would lose near pairs, and all pairs near the border.
+    The chords are taken from differences; from :math:`|x|^2 + |y|^2 - 2xy` all pairs near the border would be lost.
     """
-    chord = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
-    chord = chord * gap(x, c).rsqrt() * gap(y, c).rsqrt().transpose(-1, -2)
+    chord = pairwise_norm(x, y) * gap(x, c).rsqrt() * gap(y, c).rsqrt().transpose(-1, -2)
     return 2 * scaled_asinh(chord, c)
 
 

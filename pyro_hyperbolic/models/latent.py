@@ -14,6 +14,7 @@ from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.nn import ManifoldModule
 from pyro_hyperbolic.nn.manifold import as_module
+from pyro_hyperbolic.ops.pairs import pairwise_norm
 
 LAWS: dict[str, type[WrappedNormal] | type[RiemannianNormal]] = {
     "wrapped": WrappedNormal,
@@ -81,7 +82,7 @@ class EuclideanLatent(Latent):
         return torch.linalg.vector_norm(x - y, dim=-1)
 
     def pairwise_dist(self, z: Tensor) -> Tensor:
-        return torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist")
+        return pairwise_norm(z, z)
 
 
 class HyperbolicLatent(Latent):

@@ -1,0 +1,60 @@
+"""Euclidean distances of all pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def pairwise_norm(x: Tensor, y: Tensor) -> Tensor:
+    """Euclidean distances between ``(..., N, d)`` and ``(..., M, d)`` as ``(..., N, M)``, in O(N M) memory.
+
+    They are taken from differences, not from :math:`|x|^2 + |y|^2 - 2xy`, which would lose near pairs. The derivative
+    at distance 0 is taken as 0. Unlike those of :func:`torch.cdist` the derivatives can be differentiated again.
+    """
+    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    return _PairwiseNorm.apply(x.expand(*batch, *x.shape[-2:]), y.expand(*batch, *y.shape[-2:]))
+
+
+class _PairwiseNorm(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor) -> Tensor:
+        # On a GPU torch.cdist takes 30 times as long as the columns one by one (8192 points in 5 dimensions).
+        if x.device.type == "cpu":
+            return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+        return norm_by_columns(x, y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, y, norm = ctx.saved_tensors
+        zero = norm == 0
+        weight = torch.where(zero, 0.0, gradient / torch.where(zero, 1.0, norm))
+        rows, columns = [], []
+        for difference in _differences(x, y):
+            part = weight * difference
+            rows.append(part.sum(-1))
+            columns.append(-part.sum(-2))
+        return torch.stack(rows, -1), torch.stack(columns, -1)
+
+
+def norm_by_columns(x: Tensor, y: Tensor) -> Tensor:
+    """The same, by elementwise operations on ``(..., N, M)``."""
+    first, *others = _differences(x, y)
+    total = first.square()
+    for difference in others:
+        total = torch.addcmul(total, difference, difference)
+    return total.sqrt()
+
+
+def _differences(x: Tensor, y: Tensor) -> Iterator[Tensor]:
+    for a, b in zip(x.unbind(-1), y.unbind(-1), strict=True):
+        yield a.unsqueeze(-1) - b.unsqueeze(-2)
