@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -235,10 +236,34 @@ class ConstantsOnDevice(TorchFunctionMode):
 def compile_function(function: Callable[..., Any], *inputs: Any) -> Callable[..., Any]:
     """``function`` traced on these inputs and compiled; of one shape, with all its Python run once.
 
-    Dynamo cannot read a Pyro program (its handlers are context managers); tracing runs it.
+    Dynamo cannot read a Pyro program (its handlers are context managers); tracing runs it. What the compiler fails on
+    (it has bugs, and needs a toolchain) runs as it was traced, with a warning.
     """
     from torch.fx.experimental.proxy_tensor import make_fx  # half a second, which only those who compile should pay
 
     with pyro.validation_enabled(False):
         graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
-    return torch.compile(graph, fullgraph=True, dynamic=False)
+    return _CompiledGraph(graph)
+
+
+class _CompiledGraph:
+    """A graph that is compiled by its first call."""
+
+    def __init__(self, graph: Callable[..., Any]) -> None:
+        self._graph = graph
+        self._run = torch.compile(graph, fullgraph=True, dynamic=False)
+
+    def __call__(self, *inputs: Any) -> Any:
+        try:
+            return self._run(*inputs)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            # What a process of the compiler raised comes with its traceback, so the last line says most.
+            reason = (str(error.inner_exception).strip() or repr(error.inner_exception)).splitlines()[-1]
+            warnings.warn(
+                f"torch.compile failed ({reason}); these steps run uncompiled, which is slower but otherwise the same."
+                " Pass compile=False to leave it out.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._run = self._graph
+            return self._run(*inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyro
@@ -325,6 +326,17 @@ class TestCompiled:
             warnings.simplefilter("ignore")
             actual = train(FastSVI, programs, steps=4, compile=True)
         same_run(actual, expected, 1e-4)
+
+    def test_compiler_that_fails(self, monkeypatch):
+        def backend(graph: Any, inputs: Any) -> Any:
+            raise RuntimeError("PassManager::run failed")
+
+        expected = train(FastSVI, "bare", steps=4)
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+        with pytest.warns(RuntimeWarning, match="PassManager::run failed.* run uncompiled") as caught:
+            actual = train(FastSVI, "bare", steps=4, compile=True)
+        assert len([w for w in caught if w.category is RuntimeWarning]) == 1
+        same_run(actual, expected, 1e-9)
 
 
 def build(programs: str = "wrapped", optim: str = "Adam", **options: Any) -> tuple[FastSVI, Programs, Any]:
