@@ -88,7 +88,10 @@ GROUPS: dict[str, list[Row]] = {
         *(Row("step", "captured", "riemannian", dim=d) for d in (2, 5, 10, 20, 50, 64)),
     ],
     "batch": [Row("step", kind, batch=b) for b in (128, 512, 2048, 8192) for kind in KINDS],
-    "graph": [Row("graph", kind, nodes=n) for n in (256, 512, 1024, 2048, 4096, 8192) for kind in KINDS],
+    "graph": [
+        *(Row("graph", kind, nodes=n) for n in (256, 512, 1024, 2048, 4096, 8192) for kind in KINDS),
+        *(Row("graph", "compiled", nodes=n) for n in (256, 2048, 8192)),
+    ],
     "ensemble": [
         *_ensembles("captured", (1, 4, 16, 90, 360)),
         *_ensembles("compiled", (1, 16, 90, 360)),

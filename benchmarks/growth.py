@@ -70,7 +70,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
-    from matplotlib.ticker import FixedLocator, NullLocator
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     figure, axes = plt.subplots(2, 2, figsize=(8.4, 6.4), layout="constrained")
     for ax, panel in zip(axes.flat, PANELS.values(), strict=True):
@@ -90,9 +90,14 @@ def draw(result: dict[str, Any], path: Path) -> None:
         ax.xaxis.set_major_locator(FixedLocator(sorted(ticks)))
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set_xticklabels([str(tick) for tick in sorted(ticks)])
+        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
         ax.grid(alpha=0.25)
         if ax.has_data():
-            ax.legend(frameon=False, fontsize="x-small")
+            low, high = ax.get_ylim()
+            ax.set_ylim(low, high * (high / low) ** 0.35)  # room for the legend
+            ax.legend(frameon=False, fontsize="x-small", loc="upper left")
     figure.suptitle(_where(result), fontsize="medium")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=160)
