@@ -134,7 +134,7 @@ class TestReport:
     @pytest.mark.parametrize("name", ["table1", "table2", "table4", "ablation"])
     def test_a_cell_that_diverged_does_not_keep_the_report_from_being_made(self, tmp_path: Path, name: str) -> None:
         table, store = replace(TINY[name], seeds=2), RunStore(tmp_path)
-        names = ("negative_iwae", "auc", "ap", "validation_auc", "validation_ap")
+        names = ("negative_iwae", "curvature", "auc", "ap", "validation_auc", "validation_ap")
         for count, cell in enumerate(table.cells()):
             value = math.nan if count % 4 == 1 else 0.5 + 0.01 * count
             for seed in range(2):
@@ -144,6 +144,23 @@ class TestReport:
         text = (tmp_path / f"{name}.md").read_text()
         assert "0 of 2 finite" in text
         assert "nan" not in text
+
+    def test_best_of_table_2_and_what_curvature_gains(self, tmp_path: Path) -> None:
+        table, store = replace(TINY["table2"], seeds=2), RunStore(tmp_path)
+        best = {"riemannian c=0.7": 113.0, "wrapped c=0.2, diagonal": 112.0, "wrapped c=0.0001": 113.5}
+        for cell in table.cells():
+            for seed, shift in enumerate((-0.1, 0.1)):
+                metrics = {"negative_iwae": best.get(cell.row, 115.0) + shift, "curvature": 0.7 + shift}
+                store.append(Job(table, cell, seed), metrics=metrics, seconds=1.0, machine=MACHINE)
+        write_report(table, store, tmp_path)
+        half = mean_interval([-0.1, 0.1])[1]
+        text = (tmp_path / "table2.md").read_text()
+        assert (
+            f"* d = 5: the paper's best is 114.1 ± 0.2; ours of the same models is 113.00 ± {half:.2f}"
+            f" (riemannian c=0.7), of all models 112.00 ± {half:.2f} (wrapped c=0.2, diagonal). The former gains"
+            f" 0.50 ± {math.sqrt(2) * half:.2f} over wrapped c=0.0001.\n" in text
+        )
+        assert f"* Learned curvatures, from 1: 0.70 ± {half:.2f} (d = 2), " in text
 
     def test_average_of_table_3_is_the_papers(self) -> None:
         for row in ("euclidean", "hyperbolic c=1.4"):

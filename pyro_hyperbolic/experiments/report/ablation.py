@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from pyro_hyperbolic.experiments.ablation import DECODERS
 from pyro_hyperbolic.experiments.report.results import Results, table
 from pyro_hyperbolic.experiments.table2 import DIMENSIONS
+from pyro_hyperbolic.plotting.canvas import PALETTE
 
-COLOURS = {"mlp": "0.35", "logmap": "#ffa90e", "gyroplane": "#3f90da"}
+COLOURS = {"mlp": "0.35", "logmap": PALETTE[1], "gyroplane": PALETTE[0]}
 
 
 def ablation(results: Results) -> tuple[str, Figure]:

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from pyro_hyperbolic.experiments.paper import paper_tables
 from pyro_hyperbolic.experiments.report.results import Results, number, table
 from pyro_hyperbolic.experiments.table1 import CURVATURES, NEARLY_FLAT, PRIOR_SCALES, BranchingCell
+from pyro_hyperbolic.plotting.canvas import PALETTE
 
-COLOURS = {1.0: "#3f90da", 1.7: "#bd1f01"}
+COLOURS = {1.0: PALETTE[0], 1.7: PALETTE[2]}
 
 
 def table1(results: Results) -> tuple[str, Figure]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -9,16 +10,20 @@ from matplotlib.figure import Figure
 
 from pyro_hyperbolic.experiments.paper import paper_tables
 from pyro_hyperbolic.experiments.report.results import Results, number, table, within
-from pyro_hyperbolic.experiments.table2 import CURVATURES, DIMENSIONS
+from pyro_hyperbolic.experiments.table2 import CURVATURES, DIMENSIONS, NEARLY_FLAT
+from pyro_hyperbolic.plotting.canvas import PALETTE
 
-COLOURS = {"wrapped": "#3f90da", "riemannian": "#bd1f01", "euclidean": "0.35"}
+COLOURS = {"wrapped": PALETTE[0], "riemannian": PALETTE[2], "diagonal": PALETTE[4], "euclidean": "0.35"}
+# The hyperbolic model with next to no curvature: what is gained over it is gained by curvature.
+CONTROL = f"wrapped c={NEARLY_FLAT:g}"
+DOTTED = (0, (2, 2))
 
 
 def table2(results: Results) -> tuple[str, Figure]:
     """Rows of models, columns of dimensions, ours beside the paper's; then how the two compare."""
     paper = paper_tables()["table2_mnist_negative_iwae_5000"]
     cells = {(cell.row, cell.latent_dim): cell for cell in results.cells}
-    best = {d: _best(results, d) for d in DIMENSIONS}
+    best = {d: _best(results, [cell for cell in results.cells if cell.latent_dim == d]) for d in DIMENSIONS}
     rows = []
     for name in dict.fromkeys(row for row, _ in cells):
         if name not in paper and not any(results.runs[cells[name, d]] for d in DIMENSIONS):
@@ -32,9 +37,11 @@ def table2(results: Results) -> tuple[str, Figure]:
     head = [""] + [text for d in DIMENSIONS for text in (f"d = {d}", "paper")]
     notes = (
         "\nMean and 95% interval over runs. Bold: our best of a column. Rows without figures of the paper are ours"
-        " alone. In the cells that the paper stars, latents are on the hyperboloid in float64.\n"
+        " alone: diagonal posteriors, a learned curvature, and next to no curvature (c = 0.0001), which has the layers"
+        " and the initial values of the hyperbolic models. In the cells that the paper stars, latents are on the"
+        " hyperboloid in float64.\n"
     )
-    return table(head, rows) + notes + "\n" + _verdict(results, paper, best), _draw(results, paper)
+    return table(head, rows) + notes + "\n" + _verdict(results, paper), _draw(results, paper)
 
 
 def _printed(row: list[list[float] | None] | None, column: int) -> str:
@@ -44,14 +51,37 @@ def _printed(row: list[list[float] | None] | None, column: int) -> str:
     return "*" if cell is None else number(cell)
 
 
-def _best(results: Results, dim: int) -> Any:
-    """The cell of least mean in a column, of those that are complete."""
-    column = [cell for cell in results.cells if cell.latent_dim == dim]
-    found = {cell: mean for cell in column if (mean := results.complete(cell, "negative_iwae")) is not None}
+def _best(results: Results, cells: list[Any]) -> Any:
+    """The cell of least mean, of those that are complete."""
+    found = {cell: mean for cell in cells if (mean := results.complete(cell, "negative_iwae")) is not None}
     return min(found, key=lambda cell: found[cell]) if found else None
 
 
-def _verdict(results: Results, paper: dict[str, Any], best: dict[int, Any]) -> str:
+def _verdict(results: Results, paper: dict[str, Any]) -> str:
+    lines = [_count(results, paper)]
+    for i, d in enumerate(DIMENSIONS):
+        column = [cell for cell in results.cells if cell.latent_dim == d]
+        own, every = _best(results, [cell for cell in column if cell.row in paper]), _best(results, column)
+        if own is None:
+            continue
+        least = min((row[i] for key, row in paper.items() if key not in ("runs", "columns") and row[i]))
+        line = f"* d = {d}: the paper's best is {number(least)}; ours of the same models is {_named(results, own)}"
+        if every is not own:
+            line += f", of all models {_named(results, every)}"
+        control = next(cell for cell in column if cell.row == CONTROL)
+        flat, ours = (results.shown(cell, "negative_iwae") for cell in (control, own))
+        if flat is not None and ours is not None:
+            gain = flat[0] - ours[0], math.hypot(flat[1], ours[1])
+            line += f". The former gains {number(gain, digits=2)} over {CONTROL}"
+        lines.append(line + ".")
+    learned = {cell.latent_dim: results.shown(cell, "curvature") for cell in results.cells if cell.learn_curvature}
+    found = [f"{number(value, digits=2)} (d = {d})" for d, value in learned.items() if value is not None]
+    if found:
+        lines.append(f"* Learned curvatures, from 1: {', '.join(found)}.")
+    return "\n".join(lines) + "\n"
+
+
+def _count(results: Results, paper: dict[str, Any]) -> str:
     compared = below = 0
     exceptions = []
     for cell in results.cells:
@@ -62,56 +92,52 @@ def _verdict(results: Results, paper: dict[str, Any], best: dict[int, Any]) -> s
             below += ours[0] <= theirs[0]
             if not within(ours, theirs):
                 exceptions.append(cell.name)
-    lines = [
+    return (
         f"* Of {compared} cells with a figure in the paper ours is at or below it in {below}; it is above by more than"
         f" the intervals in {len(exceptions)}" + (f": {', '.join(exceptions)}." if exceptions else ".")
-    ]
-    for i, d in enumerate(DIMENSIONS):
-        ours = None if best[d] is None else results.shown(best[d], "negative_iwae")
-        if ours is not None:
-            least = min(row[i][0] for key, row in paper.items() if key not in ("runs", "columns") and row[i])
-            lines.append(
-                f"* d = {d}: our best is {best[d].row}, {number(ours, digits=2)}; the paper's best is {least}."
-            )
-    return "\n".join(lines) + "\n"
+    )
+
+
+def _named(results: Results, cell: Any) -> str:
+    return f"{results.text(cell, 'negative_iwae', digits=2)} ({cell.row})"
 
 
 def _draw(results: Results, paper: dict[str, Any]) -> Figure:
-    figure, axes = plt.subplots(1, len(DIMENSIONS), figsize=(11, 3.1), layout="constrained")
+    figure, axes = plt.subplots(1, len(DIMENSIONS), figsize=(11, 3.3), layout="constrained")
     cells = {(cell.row, cell.latent_dim): cell for cell in results.cells}
     for i, (ax, d) in enumerate(zip(axes, DIMENSIONS, strict=True)):
-        for law in ("wrapped", "riemannian"):
-            rows = [f"{law} c={c:g}" for c in CURVATURES]
-            found = [
-                (c, results.shown(cells[row, d], "negative_iwae")) for c, row in zip(CURVATURES, rows, strict=True)
-            ]
-            ours = [(c, *value) for c, value in found if value is not None]
-            theirs = [(c, *paper[row][i]) for c, row in zip(CURVATURES, rows, strict=True) if paper[row][i]]
-            _points(ax, ours, COLOURS[law], f"{law}, ours", "o", "-")
-            _points(ax, theirs, COLOURS[law], f"{law}, paper", "s", (0, (2, 2)))
-        flat = results.shown(cells["euclidean", d], "negative_iwae")
-        if flat is not None:
-            ax.axhline(flat[0], color=COLOURS["euclidean"], linewidth=1.0, label="N-VAE, ours")
-        ax.axhline(
-            paper["euclidean"][i][0],
-            color=COLOURS["euclidean"],
-            linewidth=1.0,
-            linestyle=(0, (2, 2)),
-            label="N-VAE, paper",
+        # The cells that the paper stars are far above the others; the axis shows what can be compared.
+        compared = []
+        for law, suffix in (("wrapped", ""), ("riemannian", ""), ("wrapped", ", diagonal")):
+            rows = [(c, f"{law} c={c:g}{suffix}") for c in CURVATURES]
+            found = [(c, row, results.shown(cells[row, d], "negative_iwae")) for c, row in rows]
+            ours = [(c, *value) for c, _, value in found if value is not None]
+            theirs = [(c, *paper[row][i]) for c, row in rows if row in paper and paper[row][i]]
+            colour = COLOURS["diagonal" if suffix else law]
+            _points(ax, ours, colour, f"{law}{suffix}, ours", "o", "-")
+            if not suffix:
+                _points(ax, theirs, colour, f"{law}, paper", "s", DOTTED)
+            compared += [value[0] for _, row, value in found if value and (row not in paper or paper[row][i])]
+            compared += [mean for _, mean, _ in theirs]
+        lines = (
+            ("N-VAE, ours", results.shown(cells["euclidean", d], "negative_iwae"), COLOURS["euclidean"], "-"),
+            ("N-VAE, paper", paper["euclidean"][i], COLOURS["euclidean"], DOTTED),
+            (f"{CONTROL}, ours", results.shown(cells[CONTROL, d], "negative_iwae"), COLOURS["wrapped"], (0, (6, 2))),
         )
+        for label, value, colour, style in lines:
+            if value is not None:
+                ax.axhline(value[0], color=colour, linewidth=1.0, linestyle=style, label=label)
+                compared.append(value[0])
         ax.set_title(f"$d = {d}$", fontsize="medium")
         ax.set_xlabel("curvature $c$")
         ax.set_xscale("log")
         ax.set_xticks(CURVATURES, [f"{c:g}" for c in CURVATURES])
         ax.minorticks_off()
         ax.spines[["top", "right"]].set_visible(False)
-        values = [mean for line in ax.get_lines() for mean in line.get_ydata()]
-        low, usual = min(values), sorted(values)[len(values) // 2]
-        # The cells that the paper stars are far above the others; the axis shows what can be compared.
-        ax.set_ylim(low - 0.6, min(max(values), usual + 4 * (usual - low) + 1.0) + 0.6)
+        ax.set_ylim(min(compared) - 0.8, max(compared) + 0.8)
     axes[0].set_ylabel("negative test IWAE (nats)")
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize="small")
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize="small")
     return figure
 
 

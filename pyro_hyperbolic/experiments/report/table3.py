@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from pyro_hyperbolic.experiments.paper import paper_tables
 from pyro_hyperbolic.experiments.report.results import Results, number, table
 from pyro_hyperbolic.experiments.statistics import mean_interval
+from pyro_hyperbolic.plotting.canvas import PALETTE
 
 PAPER = {"euclidean": "euclidean", "riemannian c=1.4": "hyperbolic c=1.4"}
-COLOURS = {"euclidean": "#ffa90e", "wrapped c=1.4": "#3f90da", "riemannian c=1.4": "#bd1f01"}
+COLOURS = {"euclidean": PALETTE[1], "wrapped c=1.4": PALETTE[0], "riemannian c=1.4": PALETTE[2]}
 
 
 def table3(results: Results) -> tuple[str, Figure]:

@@ -12,6 +12,7 @@ from pyro_hyperbolic.experiments.paper import paper_tables
 from pyro_hyperbolic.experiments.report.results import NOT_RUN, Results, number, table
 from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.experiments.table4 import CURVATURES, GRAPHS, GraphCell
+from pyro_hyperbolic.plotting.canvas import PALETTE
 
 TITLES = {"phylogenetic": "Phylogenetic", "csphd": "CS PhDs", "diseases": "Diseases"}
 SCORES = ("auc", "ap")
@@ -62,7 +63,7 @@ def _chosen(results: Results, graph: str) -> GraphCell | None:
 def _draw(results: Results, paper: dict[str, Any]) -> Figure:
     figure, axes = plt.subplots(1, 3, figsize=(9.5, 3.0), layout="constrained")
     for i, (ax, graph) in enumerate(zip(axes, GRAPHS, strict=True)):
-        for j, (score, colour) in enumerate(zip(SCORES, ("#3f90da", "#ffa90e"), strict=True)):
+        for j, (score, colour) in enumerate(zip(SCORES, PALETTE[:2], strict=True)):
             found = [(x, results.shown(GraphCell(graph, c), score)) for x, c in enumerate((0.0, *CURVATURES))]
             ours = [(x, *value) for x, value in found if value is not None]
             for x, mean, half in ours:
