@@ -13,8 +13,8 @@ Several models at once, one from each seed; one model on several devices, each w
 models on several devices, each with a share of the seeds, whose results ``metrics.json`` brings together:
 
     python examples/mnist_svi.py --ensemble 0-9
-    torchrun --nproc-per-node 2 examples/mnist_svi.py --distributed --output-dir outputs/mnist
-    torchrun --nproc-per-node 2 examples/mnist_svi.py --distributed --ensemble 0-9 --output-dir outputs/sweep
+    torchrun --nproc-per-node 2 examples/mnist_svi.py --distributed
+    torchrun --nproc-per-node 2 examples/mnist_svi.py --distributed --ensemble 0-9
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any, TypeAlias
 
 import pyro
 import torch
+import torch.distributed as dist
 from mnist_parts.arguments import curvature, natural, positive, seeds
 from mnist_parts.files import Folder
 from pyro.infer import ELBO, SVI, RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
@@ -37,6 +38,7 @@ from tqdm.auto import tqdm
 
 from pyro_hyperbolic import Lorentz, PoincareBall, datasets, infer
 from pyro_hyperbolic.infer import DistributedSVI, EnsembleSVI, FastSVI
+from pyro_hyperbolic.infer.processes import lost_processes
 from pyro_hyperbolic.models import LAWS, EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.nn import DECODERS, ManifoldModule
 
@@ -204,17 +206,29 @@ def placed(args: argparse.Namespace) -> Iterator[infer.Place]:
             yield place
 
 
+def new_folder(args: argparse.Namespace) -> Path:
+    """A folder in ``outputs/``; of several processes the first one chooses it and tells the others."""
+    chosen = [Path("outputs") / f"mnist_svi-{datetime.now():%Y%m%d-%H%M%S}"]
+    if args.distributed:
+        with contextlib.ExitStack() as stack:
+            if not dist.is_initialized():  # the processes of a sweep have no group, and need one for this alone
+                stack.enter_context(infer.process_group("cpu", args.timeout))
+            stack.enter_context(lost_processes())
+            dist.broadcast_object_list(chosen)
+    return chosen[0]
+
+
 def main(args: argparse.Namespace) -> dict[str, Any]:
     if args.threads:
         torch.set_num_threads(args.threads)
-    if args.output_dir is None:
-        if args.resume:
-            raise SystemExit("--resume needs --output-dir: the folder of the run to continue.")
-        args.output_dir = Path("outputs") / f"mnist_svi-{datetime.now():%Y%m%d-%H%M%S}"
+    if args.resume and args.output_dir is None:
+        raise SystemExit("--resume needs --output-dir: the folder of the run to continue.")
     with contextlib.ExitStack() as watch:
         with contextlib.ExitStack() as group:
             try:
                 place = group.enter_context(placed(args))
+                if args.output_dir is None:
+                    args.output_dir = new_folder(args)
             except (ValueError, ConnectionError) as error:
                 raise SystemExit(f"--distributed: {error}") from error
             folder = Folder(args, place)
@@ -313,8 +327,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         p.error("--fast is for one process; --distributed has a trainer of its own")
     if args.compile and not args.fast and args.ensemble is None:
         p.error("--compile needs --fast or --ensemble")
-    if args.distributed and args.output_dir is None:
-        p.error("--distributed needs --output-dir, on which all processes have to agree")
     return args
 
 

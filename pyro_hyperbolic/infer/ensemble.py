@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,19 +13,21 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
+from pyro_hyperbolic.infer.arguments import signature, split_tensors
 from pyro_hyperbolic.infer.aside import aside
-from pyro_hyperbolic.infer.fast_svi import NaNWatch, signature, split_tensors
 from pyro_hyperbolic.infer.functional import (
     OutOfPlaceRandom,
     Parameters,
     Program,
     captured_parameters,
     compile_function,
+    explained,
 )
 from pyro_hyperbolic.infer.graphs import CapturedStep
 from pyro_hyperbolic.infer.marginal import iwae_estimates, log_weights
 from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
+from pyro_hyperbolic.infer.watch import NaNWatch
 
 _EQUAL = 1e-3  # relative difference of a member's loss in the ensemble and alone, given the same noise
 
@@ -33,16 +36,17 @@ class EnsembleSVI:
     r"""Trains ``E`` pairs of programs of the same structure in one step.
 
     The members' parameters are stacked, and each member's own become views of the stack: every member stays an ordinary
-    module that is always current, and can be used, saved and evaluated by itself. Members may differ in the values of
-    their parameters and buffers (seeds, curvatures, prior scales), not in Python attributes: the first step
-    compares each member's loss in the ensemble with its loss alone and names a member that differs. Gradients,
+    module that is always current, and can be used, saved and evaluated by itself. So do the buffers in which members
+    differ; those that are equal in all members at the first step are read from the first one. Members may differ in
+    the values of their parameters and buffers (seeds, curvatures, prior scales), not in Python attributes: the first
+    step compares each member's loss in the ensemble with its loss alone and names a member that differs. Gradients,
     clipping and the optimiser act on each member apart, so that one that diverges does not disturb the others.
 
     :param members: pairs ``(model, guide)`` of modules, or of methods of modules.
     :param optim: as for :class:`FastSVI`.
     :param loss: as for :class:`FastSVI`.
     :param learning_rates: a learning rate per member, ``(E,)``, to start from; by default that of ``optim`` for all.
-        For optimisers whose step is proportional to it.
+        For optimisers whose step is proportional to it, with one learning rate for all parameters.
     :param capture: capture the step in a CUDA graph; by default on a CUDA device.
     :param compile: compile the loss and the gradient of all members together.
     :param randomness: ``"different"`` noise for each member, or the ``"same"`` for all.
@@ -89,6 +93,7 @@ class EnsembleSVI:
         self._optimiser: OneOptimiser | None = None
         self._pending: dict[str, Any] | None = None
         self._ratio: Tensor | None = None
+        self._invalid: set[int] = set()
         self._functions: dict[Any, Callable[..., Any]] = {}
         self._captured: dict[Any, CapturedStep] = {}
 
@@ -106,11 +111,13 @@ class EnsembleSVI:
         elif self.steps % self.validate_every == 0:
             self._validate(self.steps // self.validate_every % len(self), args, kwargs, shared)
         # The first step is not captured: it compiles, and makes the state of the optimiser, which a capture must find.
-        if self._capturing and not fresh and self._optimiser is not None and self._optimiser.torch.state:
-            key = shared, signature(args, kwargs)
+        assert self._optimiser is not None
+        if self._optimiser.captured and not fresh and self._optimiser.torch.state:
+            key = self._key(args, kwargs, shared)
             if key not in self._captured:
                 options = kwargs | {"shared": shared}
-                self._captured[key] = CapturedStep(self._step, args, options, self._state_tensors())
+                with explained("captured in a CUDA graph", "use capture=False"):
+                    self._captured[key] = CapturedStep(self._step, args, options, self._state_tensors())
             losses = self._captured[key].replay(args, kwargs | {"shared": shared})
         else:
             losses = self._step(*args, shared=shared, **kwargs)
@@ -151,25 +158,22 @@ class EnsembleSVI:
         return iwae_estimates(weights, (rows,), num_samples, max(1, chunk // len(self)), **options)
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters of all members, optimiser, schedule and step."""
+        """Parameters of all members, the buffers in which they differ, optimiser, schedule and step."""
+        if self._pending is not None:
+            return self._pending
         if self._optimiser is None:
             raise ValueError("there is no state before the first step.")
+        self._watch.flush()
         tensors = {name: t.detach().clone() for name, t in self.parameters.items()}
-        return {"parameters": tensors, "optimiser": self._optimiser.state_dict(), "steps": self.steps}
+        buffers = {name: t.detach().clone() for name, t in self.buffers.items()}
+        optimiser = self._optimiser.state_dict()
+        return {"parameters": tensors, "buffers": buffers, "optimiser": optimiser, "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state; before the first step it is applied as soon as the parameters are known."""
         self._pending = state
         if self._optimiser is not None:
             self._apply_pending(self._optimiser)
-
-    @property
-    def _capturing(self) -> bool:
-        return self._device.type == "cuda" if self.capture is None else self.capture
-
-    @property
-    def _device(self) -> torch.device:
-        return next(iter(self.parameters.values())).device
 
     def _parts(self) -> tuple[Parameters, tuple[Program, Program]]:
         assert self._template is not None
@@ -180,11 +184,13 @@ class EnsembleSVI:
 
     def _set_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
         found = []
-        for i, (model, guide) in enumerate(self.members):
-            own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
-            with aside(), pyro.get_param_store().scope(), captured_parameters(model, guide) as result:
-                self.loss(model, guide, *own_args, **own_kwargs)
-            found.append(result["parameters"])
+        # One after the other, so that parameters that are drawn when the programs first run differ between members.
+        with aside():
+            for i, (model, guide) in enumerate(self.members):
+                own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
+                with pyro.get_param_store().scope(), captured_parameters(model, guide) as result:
+                    self.loss(model, guide, *own_args, **own_kwargs)
+                found.append(result["parameters"])
         self._check_structure(found)
         self._template = found[0]
         for name in found[0].tensors:
@@ -192,16 +198,24 @@ class EnsembleSVI:
             self.parameters[name] = stack.requires_grad_()
             for i, other in enumerate(found):
                 other.tensors[name].data = stack.data[i]
-        for name, first in found[0].buffers.items():
-            if any(not torch.equal(first, other.buffers[name]) for other in found):
-                self.buffers[name] = torch.stack([other.buffers[name] for other in found])
+        own_buffers = [other.buffers for other in found]
+        for name, first in own_buffers[0].items():
+            if any(not torch.equal(first, buffers[name]) for buffers in own_buffers):
+                stack = torch.stack([buffers[name] for buffers in own_buffers])
+                self.buffers[name] = stack
+                for i, buffers in enumerate(own_buffers):
+                    buffers[name].data = stack[i]
+        _warn_of_attributes(found)
         # A step that is refused leaves no optimiser behind, so that the next one is checked again.
         self._check_members(args, kwargs, shared)
-        optimiser = OneOptimiser(self.optim, self.parameters, found[0].names, self._capturing, stacked=True)
-        self._watch = NaNWatch(self._device)
+        optimiser = OneOptimiser(self.optim, self.parameters, found[0].names, self.capture, stacked=True)
+        self._watch = NaNWatch()
         if self.learning_rates is not None:
-            group = optimiser.torch.param_groups[0]
-            self._ratio = self.learning_rates.to(self._device) / group.get("initial_lr", group["lr"])
+            rates = {float(group.get("initial_lr", group["lr"])) for group in optimiser.torch.param_groups}
+            if len(rates) > 1 or 0.0 in rates:
+                raise ValueError("learning_rates need an optim with one positive learning rate for all parameters.")
+            device = next(iter(self.parameters.values())).device
+            self._ratio = self.learning_rates.to(device) / rates.pop()
         if self._pending is not None:
             self._apply_pending(optimiser)
         self._optimiser = optimiser
@@ -225,14 +239,20 @@ class EnsembleSVI:
             seen |= own
 
     def _validate(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
-        """One evaluation of a member by itself, with Pyro's validation and no trace in the random numbers."""
+        """One evaluation of a member by itself, with Pyro's validation and no trace in the random numbers.
+
+        A member that fails it must not stop the others: it is reported once, and not looked at again.
+        """
+        if i in self._invalid:
+            return
         own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
         model, guide = self.members[i]
         try:
             with aside(), pyro.get_param_store().scope():
                 self.loss(model, guide, *own_args, **own_kwargs)
         except ValueError as error:
-            raise ValueError(f"member {i}, step {self.steps}: {error}") from error
+            self._invalid.add(i)
+            warnings.warn(f"member {i}, step {self.steps}: {error}", stacklevel=3)
 
     def _check_members(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
         with aside():
@@ -253,6 +273,8 @@ class EnsembleSVI:
     @staticmethod
     def _slice(args: tuple[Any, ...], kwargs: dict[str, Any], i: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         inputs, rebuild = split_tensors(args, kwargs)
+        if any(t.dim() == 0 for t in inputs):
+            raise ValueError("a tensor without dimensions has none over members; give numbers, or use shared=True.")
         return rebuild([t[i] for t in inputs])
 
     def _apply_pending(self, optimiser: OneOptimiser) -> None:
@@ -260,12 +282,18 @@ class EnsembleSVI:
         saved = self._pending["parameters"]
         if {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in self.parameters.items()}:
             raise ValueError("the state belongs to an ensemble of other members.")
-        with torch.no_grad():
-            for name, tensor in self.parameters.items():
-                tensor.copy_(saved[name])
+        buffers = self._pending["buffers"]
+        if {k: v.shape for k, v in buffers.items()} != {k: v.shape for k, v in self.buffers.items()}:
+            raise ValueError("the state belongs to an ensemble whose members differ in other buffers.")
         optimiser.load_state_dict(self._pending["optimiser"])
+        with torch.no_grad():
+            for own, given in ((self.parameters, saved), (self.buffers, buffers)):
+                for name, tensor in own.items():
+                    tensor.copy_(given[name])
         self.steps = self._pending["steps"]
         self._pending = None
+        self._watch = NaNWatch()
+        self._invalid.clear()
         # A captured graph writes to the state it was captured with.
         self._captured.clear()
 
@@ -283,14 +311,14 @@ class EnsembleSVI:
     def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool, randomness: str) -> Tensor:
         inputs, rebuild = split_tensors(args, kwargs)
         function = vmap(self._member_loss(rebuild), in_dims=(0, 0, None if shared else 0), randomness=randomness)
-        with pyro.validation_enabled(False):
+        with pyro.validation_enabled(False), explained("run as one ensemble", "train the members by FastSVI"):
             return function(self._detached(), self.buffers, inputs)
 
     def _step(self, *args: Any, shared: bool, **kwargs: Any) -> Tensor:
         assert self._optimiser is not None
         inputs, rebuild = split_tensors(args, kwargs)
         values = self._detached()
-        key = shared, signature(args, kwargs)
+        key = self._key(args, kwargs, shared)
         if key not in self._functions:
             function = vmap(
                 grad_and_value(self._member_loss(rebuild)),
@@ -298,7 +326,8 @@ class EnsembleSVI:
                 randomness=self.randomness,
             )
             if self.compile:
-                function = compile_function(function, values, self.buffers, inputs)
+                with explained("compiled", "use compile=False"):
+                    function = compile_function(function, values, self.buffers, inputs)
             self._functions[key] = function
         with pyro.validation_enabled(False):
             gradients, losses = self._functions[key](values, self.buffers, inputs)
@@ -309,6 +338,9 @@ class EnsembleSVI:
         if before is not None:
             self._rescale(before)
         return losses
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> Any:
+        return shared, signature(args, kwargs), self._parts()[0].mode()
 
     @torch.no_grad()
     def _rescale(self, before: list[Tensor]) -> None:
@@ -322,3 +354,17 @@ class EnsembleSVI:
         assert self._optimiser is not None
         state = [v for s in self._optimiser.torch.state.values() for v in s.values() if isinstance(v, Tensor)]
         return list(self.parameters.values()) + state
+
+
+def _warn_of_attributes(found: list[Parameters]) -> None:
+    """The programs of the first member run for all of them, with the numbers that it has as attributes."""
+    for i, member in enumerate(found):
+        for own, first in zip(member.modules, found[0].modules, strict=False):
+            theirs = vars(first)
+            for name, value in vars(own).items():
+                if isinstance(value, (bool, int, float)) and theirs.get(name, value) != value:
+                    warnings.warn(
+                        f"{type(own).__name__}.{name} is {value} in member {i} and {theirs[name]} in member 0, with"
+                        " which all are trained; make it a buffer if the programs read it.",
+                        stacklevel=4,
+                    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,17 +12,21 @@ from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 from torch import Tensor
 
+from pyro_hyperbolic.infer.arguments import signature, split_tensors
 from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.infer.functional import (
     ConstantsOnDevice,
     Parameters,
     Program,
+    Unvalidated,
     captured_parameters,
     compile_function,
+    explained,
 )
 from pyro_hyperbolic.infer.graphs import CapturedStep
 from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
+from pyro_hyperbolic.infer.watch import NaNWatch
 
 
 class FastSVI:
@@ -77,9 +80,10 @@ class FastSVI:
         self._parameters: Parameters | None = None
         self._optimiser: OneOptimiser | None = None
         self._pending: dict[str, Any] | None = None
-        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._compiled: dict[Any, tuple[Callable[..., Any], set[str]]] = {}
         self._captured: dict[Any, CapturedStep] = {}
         self._watch: NaNWatch | None = None
+        self._graded: set[str] = set()
 
     def step(self, *args: Any, **kwargs: Any) -> Tensor:
         """One gradient step; the loss as a 0-dim tensor, which nothing has waited for."""
@@ -91,6 +95,9 @@ class FastSVI:
 
     def evaluate_loss(self, *args: Any, **kwargs: Any) -> Tensor:
         """The loss as a 0-dim tensor, without a step."""
+        self._flush()
+        if self._optimiser is None and self._pending is not None:
+            self._discover(args, kwargs)
         with torch.no_grad():
             return self.loss(self.model, self.guide, *args, **kwargs)
 
@@ -99,23 +106,25 @@ class FastSVI:
         return {} if self._parameters is None else dict(self._parameters.tensors)
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, optimiser, schedule and step: all that a run goes on from but the state of torch's generator."""
+        """All that a run goes on from but the state of torch's generator.
+
+        These are parameters, buffers, optimiser, schedule and step.
+        """
+        if self._pending is not None:
+            return self._pending
         if self._optimiser is None or self._parameters is None:
             raise ValueError("there is no state before the first step.")
+        self._flush()
         tensors = {name: t.detach().clone() for name, t in self._parameters.tensors.items()}
-        return {"parameters": tensors, "optimiser": self._optimiser.state_dict(), "steps": self.steps}
+        buffers = {name: t.detach().clone() for name, t in self._parameters.buffers.items()}
+        optimiser = self._optimiser.state_dict()
+        return {"parameters": tensors, "buffers": buffers, "optimiser": optimiser, "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state; before the first step it is applied as soon as the parameters are known."""
         self._pending = state
         if self._optimiser is not None:
             self._apply_pending()
-
-    @property
-    def _capturing(self) -> bool:
-        if self.capture is None:
-            return self._device.type == "cuda"
-        return self.capture
 
     @property
     def _device(self) -> torch.device:
@@ -128,12 +137,15 @@ class FastSVI:
                 return self._first_step(args, kwargs)
             self._discover(args, kwargs)
         elif self.steps % self.validate_every == 0:
-            with aside():
-                self.evaluate_loss(*args, **kwargs)
-        if self._capturing:
-            key = signature(args, kwargs)
+            assert self._parameters is not None
+            with aside(), self._parameters.kept_buffers():
+                self.loss(self.model, self.guide, *args, **kwargs)
+        assert self._optimiser is not None
+        if self._optimiser.captured:
+            key = self._key(args, kwargs)
             if key not in self._captured:
-                self._captured[key] = CapturedStep(self._step, args, kwargs, self._state_tensors())
+                with explained("captured in a CUDA graph", "use capture=False"):
+                    self._captured[key] = CapturedStep(self._step, args, kwargs, self._state_tensors())
             return self._captured[key].replay(args, kwargs)
         return self._step(*args, **kwargs)
 
@@ -141,15 +153,20 @@ class FastSVI:
         with captured_parameters(self.model, self.guide) as found:
             loss = self.loss(self.model, self.guide, *args, **kwargs)
         self._set_up(found["parameters"])
+        assert self._parameters is not None
         assert self._optimiser is not None
+        if self.compile:
+            # What cannot be compiled is to be reported now.
+            self._compiled_step(args, kwargs)
         self._optimiser.zero_grad()
         loss.backward()
+        self._graded = {name for name, t in self._parameters.tensors.items() if t.grad is not None}
         self._optimiser.step()
         return loss.detach()
 
     def _discover(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with aside(), captured_parameters(self.model, self.guide) as found:
-            self.evaluate_loss(*args, **kwargs)
+            self.loss(self.model, self.guide, *args, **kwargs)
         self._set_up(found["parameters"])
         try:
             self._apply_pending()
@@ -163,8 +180,8 @@ class FastSVI:
                 "the programs have no parameters; register modules with pyro.module, or use PyroModules or pyro.param."
             )
         self._parameters = parameters
-        self._optimiser = OneOptimiser(self.optim, parameters.tensors, parameters.names, self._capturing)
-        self._watch = NaNWatch(self._device)
+        self._optimiser = OneOptimiser(self.optim, parameters.tensors, parameters.names, self.capture)
+        self._watch = NaNWatch()
 
     def _apply_pending(self) -> None:
         assert self._pending is not None
@@ -175,12 +192,15 @@ class FastSVI:
         other = sorted(name for name in saved | here if saved.get(name) != here.get(name))
         if other:
             raise ValueError(f"the state belongs to other programs: the parameters {other} are not the same in both.")
+        self._optimiser.load_state_dict(self._pending["optimiser"])
+        self._parameters.load_buffers(self._pending["buffers"])
         with torch.no_grad():
             for name, tensor in self._parameters.tensors.items():
                 tensor.copy_(self._pending["parameters"][name])
-        self._optimiser.load_state_dict(self._pending["optimiser"])
         self.steps = self._pending["steps"]
         self._pending = None
+        self._graded = {name for name, t in self._parameters.tensors.items() if t in self._optimiser.torch.state}
+        self._watch = NaNWatch()
         # A captured graph writes to the state it was captured with.
         self._captured.clear()
 
@@ -190,87 +210,73 @@ class FastSVI:
         self._optimiser.zero_grad()
         with pyro.validation_enabled(False):
             if self.compile:
-                loss = self._compiled_gradients(args, kwargs)
+                loss, used = self._compiled_gradients(args, kwargs)
             else:
-                constants = ConstantsOnDevice() if self._capturing else contextlib.nullcontext()
-                with self._parameters.only_these(), constants:
+                constants = ConstantsOnDevice() if self._optimiser.captured else contextlib.nullcontext()
+                with self._parameters.only_these() as these, Unvalidated(), constants:
                     loss = self.loss(self.model, self.guide, *args, **kwargs)
                 loss.backward()
+                used = {name for name, t in self._parameters.tensors.items() if id(t) in these.used}
+        self._as_stock(used)
         self._optimiser.step()
         return loss.detach()
 
-    def _compiled_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _as_stock(self, used: set[str]) -> None:
+        """Step what ``SVI`` would: the parameters that the programs used, with the gradient 0 where there is none.
+
+        Those that never had a gradient are left alone.
+        """
         assert self._parameters is not None
-        tensors = {name: t.detach() for name, t in self._parameters.tensors.items()}
-        inputs, rebuild = split_tensors(args, kwargs)
-        key = signature(args, kwargs)
+        for name, tensor in self._parameters.tensors.items():
+            if name not in used:
+                tensor.grad = None
+            elif tensor.grad is not None:
+                self._graded.add(name)
+            elif name in self._graded:
+                tensor.grad = torch.zeros_like(tensor)
+
+    def _compiled_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Callable[..., Any], set[str]]:
+        """Loss and gradients as a compiled function of parameters and tensors, and which parameters it uses."""
+        assert self._parameters is not None
+        key = self._key(args, kwargs)
         if key not in self._compiled:
             parameters = self._parameters
+            inputs, rebuild = split_tensors(args, kwargs)
+            used: set[str] = set()
 
             def loss(values: dict[str, Tensor], inputs: list[Tensor]) -> Tensor:
                 args, kwargs = rebuild(inputs)
-                with parameters.replaced(values):
-                    return self.loss(self.model, self.guide, *args, **kwargs)
+                with parameters.replaced(values) as asked:
+                    result = self.loss(self.model, self.guide, *args, **kwargs)
+                used.update(asked)
+                return result
 
-            self._compiled[key] = compile_function(torch.func.grad_and_value(loss), tensors, inputs)
-        gradients, value = self._compiled[key](tensors, inputs)
+            tensors = {name: t.detach() for name, t in parameters.tensors.items()}
+            with explained("compiled", "use compile=False"):
+                function = compile_function(torch.func.grad_and_value(loss), tensors, inputs)
+            self._compiled[key] = function, used
+        return self._compiled[key]
+
+    def _compiled_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, set[str]]:
+        assert self._parameters is not None
+        function, used = self._compiled_step(args, kwargs)
+        tensors = {name: t.detach() for name, t in self._parameters.tensors.items()}
+        gradients, value = function(tensors, split_tensors(args, kwargs)[0])
         for name, tensor in self._parameters.tensors.items():
             # A fused optimiser wants the parameter's layout.
             tensor.grad = gradients[name].contiguous()
-        return value
+        return value, used
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        assert self._parameters is not None
+        return signature(args, kwargs), self._parameters.mode()
+
+    def _flush(self) -> None:
+        if self._watch is not None:
+            self._watch.flush()
 
     def _state_tensors(self) -> list[Tensor]:
         assert self._parameters is not None
         assert self._optimiser is not None
         state = [v for s in self._optimiser.torch.state.values() for v in s.values() if isinstance(v, Tensor)]
-        return list(self._parameters.tensors.values()) + state
-
-
-class NaNWatch:
-    """Notes the first step whose loss is not finite, and warns about it once, without waiting for the device."""
-
-    def __init__(self, device: torch.device, every: int = 100) -> None:
-        self.every = every
-        self.warned = False
-        self._first = torch.full((), -1, dtype=torch.int64, device=device)
-        self._copy: tuple[Tensor, Any] | None = None
-
-    def see(self, loss: Tensor, step: int) -> None:
-        if self.warned:
-            return
-        bad = ~loss.detach().isfinite().all()
-        self._first = torch.where((self._first < 0) & bad, step, self._first)
-        if self._first.device.type == "cpu":
-            self._report(int(self._first))
-        elif self._copy is None and step % self.every == 0:
-            host = torch.empty((), dtype=torch.int64, pin_memory=True)
-            host.copy_(self._first, non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-            self._copy = host, event
-        elif self._copy is not None and self._copy[1].query():
-            self._report(int(self._copy[0]))
-            self._copy = None
-
-    def _report(self, step: int) -> None:
-        if step >= 0:
-            self.warned = True
-            warnings.warn(f"the loss is not finite since step {step}", stacklevel=4)
-
-
-def split_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], Callable[..., Any]]:
-    """The tensors among the arguments, and the way back."""
-    flat, spec = torch.utils._pytree.tree_flatten((args, kwargs))
-    inputs = [x for x in flat if isinstance(x, Tensor)]
-
-    def rebuild(tensors: list[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        rest = iter(tensors)
-        return torch.utils._pytree.tree_unflatten([next(rest) if isinstance(x, Tensor) else x for x in flat], spec)
-
-    return inputs, rebuild
-
-
-def signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a captured or compiled step depends on: shapes of tensors, values of all else."""
-    flat, spec = torch.utils._pytree.tree_flatten((args, kwargs))
-    return spec, tuple((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in flat)
+        return [*self._parameters.tensors.values(), *self._parameters.buffers.values(), *state]

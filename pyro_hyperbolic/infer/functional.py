@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,35 +26,65 @@ class Parameters:
 
     :ivar tensors: the unconstrained leaves by name, in the form of ``nn.Module.named_parameters``.
     :ivar names: the name by which Pyro's optimisers know each of them; of those of a shared parameter it is the last.
-    :ivar buffers: the buffers of the modules that belong to the programs.
+    :ivar modules: the modules that belong to the programs, each once.
     """
 
     def __init__(self, sites: dict[str, dict[str, Any]], roots: list[nn.Module]) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.names: dict[str, str] = {}
-        self.buffers: dict[str, Tensor] = {}
         self._owners: dict[str, list[tuple[nn.Module, str]]] = {}
         self._buffer_owners: dict[str, tuple[nn.Module, str]] = {}
         self._sites: dict[str, tuple[str, Any]] = {}
         owners: dict[int, list[tuple[nn.Module, str]]] = {}
-        modules = {id(m): m for root in roots for m in root.modules()}
-        for i, module in enumerate(modules.values()):
+        self.modules = list({id(m): m for root in roots for m in root.modules()}.values())
+        for i, module in enumerate(self.modules):
             for name, parameter in module._parameters.items():
                 if parameter is not None:
                     owners.setdefault(id(parameter), []).append((module, name))
             for name, buffer in module._buffers.items():
                 if buffer is not None:
-                    self.buffers[f"{i}.{name}"] = buffer
                     self._buffer_owners[f"{i}.{name}"] = module, name
         keys: dict[int, str] = {}
         for name, site in sites.items():
             leaf = _leaf(site["value"])
-            key = keys.setdefault(id(leaf), normalize_param_name(name))
+            if id(leaf) not in keys:
+                keys[id(leaf)] = normalize_param_name(name)
+                while keys[id(leaf)] in self.tensors:  # Two of Pyro's names may be one in this form.
+                    keys[id(leaf)] += "'"
+            key = keys[id(leaf)]
             self.tensors[key] = leaf
             self.names[key] = pyro.get_param_store().param_name(leaf) or name
             self._sites[name] = key, _constraint(name, site)
             if id(leaf) in owners:
                 self._owners[key] = owners[id(leaf)]
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """The present buffers of the modules."""
+        return {key: module._buffers[name] for key, (module, name) in self._buffer_owners.items()}  # type: ignore[misc]
+
+    def load_buffers(self, values: dict[str, Tensor]) -> None:
+        """Copy values into the buffers."""
+        here = self.buffers
+        other = sorted(key for key in here | values if key not in here or key not in values)
+        if other or any(here[key].shape != value.shape for key, value in values.items()):
+            raise ValueError("the state belongs to other programs: their buffers are not the same in both.")
+        with torch.no_grad():
+            for key, value in values.items():
+                here[key].copy_(value)
+
+    @contextlib.contextmanager
+    def kept_buffers(self) -> Iterator[None]:
+        """Undo what the programs do to buffers while it is open."""
+        kept = {key: value.clone() for key, value in self.buffers.items()}
+        try:
+            yield
+        finally:
+            self.load_buffers(kept)
+
+    def mode(self) -> Any:
+        """What a captured or compiled step depends on beside its arguments."""
+        return tuple(m.training for m in self.modules), tuple(map(id, self.buffers.values()))
 
     def without_module(self) -> list[str]:
         """Names of the parameters that live in Pyro's store alone."""
@@ -63,15 +94,15 @@ class Parameters:
         """Shapes of all parameters and buffers: what programs of the same structure share."""
         return {name: t.shape for name, t in (self.tensors | self.buffers).items()}
 
-    def only_these(self) -> Messenger:
+    def only_these(self) -> OnlyThese:
         """Refuse, while it is open, a parameter that is not among these: no optimiser would step it."""
-        return _OnlyThese(self.tensors)
+        return OnlyThese(self.tensors)
 
     @contextlib.contextmanager
-    def replaced(self, values: dict[str, Tensor], buffers: dict[str, Tensor] | None = None) -> Iterator[None]:
+    def replaced(self, values: dict[str, Tensor], buffers: dict[str, Tensor] | None = None) -> Iterator[set[str]]:
         """Run programs with these values in the place of the parameters, and of the buffers that are given.
 
-        Nothing reaches Pyro's parameter store.
+        Nothing reaches Pyro's parameter store. The result are the names of the parameters that the programs use.
         """
         orphans = [name for name, (key, _) in self._sites.items() if "$$$" in name and key not in self._owners]
         if orphans:
@@ -90,16 +121,29 @@ class Parameters:
             for table, name, value in swaps:
                 table[name] = value
             answers = {name: (values[key], constraint) for name, (key, constraint) in self._sites.items()}
+            used: set[str] = set()
             with (
-                _AnswerParams(answers),
+                pyro.get_param_store().scope(),
+                _AnswerParams(answers, lambda name: used.add(self._sites[name][0])),
+                Unvalidated(),
                 OutOfPlaceRandom(),
                 ConstantsOnDevice(),
-                _module_function(lambda name, module, *_, **__: module),
+                _module_function(self._registered(used)),
             ):
-                yield
+                yield used
         finally:
             for table, name, original in kept:
                 table[name] = original
+
+    def _registered(self, used: set[str]) -> Callable[..., nn.Module]:
+        """In the place of ``pyro.module``: it registers nothing, but the parameters of the module count as used."""
+        keys = {(id(m), name): key for key, owners in self._owners.items() for m, name in owners}
+
+        def module(name: str, nn_module: nn.Module, *_: Any, **__: Any) -> nn.Module:
+            used.update(keys[id(m), n] for m in nn_module.modules() for n in m._parameters if (id(m), n) in keys)
+            return nn_module
+
+        return module
 
 
 @contextlib.contextmanager
@@ -157,31 +201,93 @@ def _unknown(name: str) -> ValueError:
     )
 
 
-class _OnlyThese(Messenger):
-    """Passes every ``pyro.param`` whose tensor is known."""
+class OnlyThese(Messenger):
+    """Passes every ``pyro.param`` whose tensor is known.
+
+    :ivar used: the identities of the tensors that were asked for.
+    """
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         super().__init__()
         self.known = {id(t) for t in tensors.values()}
+        self.used: set[int] = set()
 
     def _pyro_post_param(self, msg: Any) -> None:
-        if id(_leaf(msg["value"])) not in self.known:
+        leaf = id(_leaf(msg["value"]))
+        if leaf not in self.known:
             raise _unknown(msg["name"])
+        self.used.add(leaf)
 
 
 class _AnswerParams(Messenger):
-    """Answers every ``pyro.param`` with the value given for its name."""
+    """Answers every ``pyro.param`` with the value given for its name, and says so."""
 
-    def __init__(self, answers: dict[str, tuple[Tensor, Any]]) -> None:
+    def __init__(self, answers: dict[str, tuple[Tensor, Any]], asked: Callable[[str], None]) -> None:
         super().__init__()
-        self.answers = answers
+        self.answers, self.asked = answers, asked
 
     def _pyro_param(self, msg: Any) -> None:
         if msg["name"] not in self.answers:
             raise _unknown(msg["name"])
+        self.asked(msg["name"])
         tensor, constraint = self.answers[msg["name"]]
         msg["value"] = tensor if constraint is constraints.real else transform_to(constraint)(tensor)
+        # As Pyro's store does: a plate that subsamples a parameter asks for it.
+        msg["value"].unconstrained = weakref.ref(tensor)
         msg["done"] = True
+
+
+class Unvalidated(Messenger):
+    """Laws that were made with validation, outside of the step, do without it while this is open."""
+
+    def __enter__(self) -> Any:
+        self._laws: list[Any] = []
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        for law in self._laws:
+            law._validate_args = True
+        return super().__exit__(*error)
+
+    def _pyro_sample(self, msg: Any) -> None:
+        law = msg["fn"]
+        while law is not None:
+            if getattr(law, "__dict__", {}).get("_validate_args"):
+                law._validate_args = False
+                self._laws.append(law)
+            law = getattr(law, "base_dist", None)
+
+
+class _LastSite(Messenger):
+    name: str | None = None
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if type(msg["fn"]).__name__ != "_Subsample":  # of a plate
+            self.name = msg["name"]
+
+
+@contextlib.contextmanager
+def explained(what: str, remedy: str) -> Iterator[None]:
+    """Turn what torch raises in a program that is transformed into an error with the name of a site and a remedy."""
+    with _LastSite() as last:
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, NotImplementedError) as error:
+            place = "before their first site" if last.name is None else f"at or after site {last.name!r}"
+            raise ValueError(
+                f"the programs cannot be {what}: {_reason(error)} ({place}). Branches on values of tensors, tensors"
+                f" that are read by Python and layers that keep statistics in buffers are the usual causes; {remedy}."
+            ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """The first line that an error, or what caused it, has to say; Pyro raises errors again without their text."""
+    text = str(error).split(" Trace Shapes:")[0].strip()
+    if text:
+        return text.splitlines()[0]
+    return repr(error) if error.__cause__ is None else _reason(error.__cause__)
 
 
 class OutOfPlaceRandom(TorchFunctionMode):

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.infer.arguments import split_tensors
+
 _WARM_UP = 3
 
 
@@ -18,37 +20,34 @@ class CapturedStep:
     the replays go on as if they had not been.
 
     :param step: the function to capture.
-    :param args: its arguments; tensors are copied into the graph's own memory at each replay.
+    :param args: its arguments; tensors among them are copied into the graph's own memory at each replay.
     :param state: the tensors that the step changes in place.
     """
 
     def __init__(
         self, step: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any], state: list[Tensor]
     ) -> None:
-        self._args = [a.clone() if isinstance(a, Tensor) else a for a in args]
-        self._kwargs = {k: v.clone() if isinstance(v, Tensor) else v for k, v in kwargs.items()}
+        given, rebuild = split_tensors(args, kwargs)
+        self._inputs = [t.clone() for t in given]
+        own_args, own_kwargs = rebuild(self._inputs)
         kept = [t.detach().clone() for t in state]
         rng = torch.cuda.get_rng_state()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP):
-                step(*self._args, **self._kwargs)
+                step(*own_args, **own_kwargs)
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._loss = step(*self._args, **self._kwargs)
+            self._loss = step(*own_args, **own_kwargs)
         with torch.no_grad():
             for tensor, value in zip(state, kept, strict=True):
                 tensor.copy_(value)
         torch.cuda.set_rng_state(rng)
 
     def replay(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        for own, given in zip(self._args, args, strict=True):
-            if isinstance(own, Tensor):
-                own.copy_(given, non_blocking=True)
-        for name, own in self._kwargs.items():
-            if isinstance(own, Tensor):
-                own.copy_(kwargs[name], non_blocking=True)
+        for own, given in zip(self._inputs, split_tensors(args, kwargs)[0], strict=True):
+            own.copy_(given, non_blocking=True)
         self._graph.replay()
         return self._loss.clone()

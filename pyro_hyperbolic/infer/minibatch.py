@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+_SEEDS = 1 << 64  # that torch's generators know
+
 
 class Minibatches:
     """Shuffled epochs, without replacement, of a tensor that stays where it is.
@@ -17,7 +19,7 @@ class Minibatches:
 
     :param data: ``(N, ...)``; with ``own_data``, ``(members, N, ...)``.
     :param batch_size: data per batch; the last batch of an epoch may be smaller.
-    :param seed: of the order.
+    :param seed: of the order, between ``-2**63`` and ``2**64 - 1`` as torch's are.
     :param members: give every member of an ensemble an order of its own; batches are then ``(members, batch, ...)``.
     :param own_data: every member has data of its own, in the first dimension of ``data``.
     :param drop_last: leave a last batch that would be smaller out. All batches then have one shape, and a compiled or
@@ -50,6 +52,8 @@ class Minibatches:
             raise ValueError("data must not be empty.")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+        if not -_SEEDS // 2 <= seed < _SEEDS:
+            raise ValueError(f"seed must be between -2**63 and 2**64 - 1, got {seed}.")
         if members is not None and members < 1:
             raise ValueError(f"members must be at least 1, got {members}.")
         if drop_last and self._size < batch_size:
@@ -65,7 +69,8 @@ class Minibatches:
 
     def epoch(self, number: int) -> Iterator[Tensor]:
         """The batches of one epoch."""
-        generator = torch.Generator(self.data.device).manual_seed(self.seed * 1_000_003 + number)
+        # Also where it wraps round, different seeds give different numbers: the factor is odd.
+        generator = torch.Generator(self.data.device).manual_seed((self.seed * 1_000_003 + number) % _SEEDS)
         shape = (self._size,) if self.members is None else (self.members, self._size)
         order = torch.rand(shape, generator=generator, device=self.data.device, dtype=torch.float64).argsort(-1)
         rows = torch.arange(len(self.data), device=self.data.device).unsqueeze(-1) if self.own_data else None

@@ -59,9 +59,8 @@ MISTAKES = [
     ("--ensemble 3-1", "--ensemble: must be seeds that differ, got '3-1'"),
     ("--ensemble 0-3,2", "--ensemble: must be seeds that differ, got '0-3,2'"),
     ("--compile", "--compile needs --fast or --ensemble"),
-    ("--distributed", "--distributed needs --output-dir"),
-    ("--distributed --output-dir x --fast", "--fast is for one process"),
-    ("--distributed --output-dir x --compile", "--compile needs --fast or --ensemble"),
+    ("--distributed --fast", "--fast is for one process"),
+    ("--distributed --compile", "--compile needs --fast or --ensemble"),
     ("--timeout 0", "--timeout: must be a positive float, got '0'"),
 ]
 

@@ -42,8 +42,12 @@ def place(example: ModuleType, digits: Path, monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-def launch(folder: Path, digits: Path, options: str, **how: Any) -> subprocess.Popen[str]:
-    command = [*TORCHRUN, str(EXAMPLES / "mnist_svi.py"), *arguments(folder, digits, f"--distributed {options}")]
+def launch(folder: Path | None, digits: Path, options: str, **how: Any) -> subprocess.Popen[str]:
+    given = arguments(folder or Path(), digits, f"--distributed {options}")
+    if folder is None:
+        at = given.index("--output-dir")
+        del given[at : at + 2]
+    command = [*TORCHRUN, str(EXAMPLES / "mnist_svi.py"), *given]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **how)
 
 
@@ -129,6 +133,21 @@ def test_two_processes_train_as_one_until_one_is_killed(
     assert a["negative_iwae"] == pytest.approx(b["negative_iwae"], abs=6 * 2**0.5 * b["negative_iwae_error"])
 
 
+def test_the_first_process_chooses_the_folder(place: Place, example: ModuleType, digits: Path, tmp_path: Path) -> None:
+    output = finish(process := launch(None, digits, "--num-epochs 1 --iwae-samples 0", cwd=tmp_path))
+    assert process.returncode == 0, output
+    (folder,) = (tmp_path / "outputs").iterdir()
+    assert folder.name.startswith("mnist_svi-")
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["processes"] == 2
+    assert metrics["options"]["output_dir"] == str(folder.relative_to(tmp_path))
+    # It goes on as any other.
+    assert len(place(folder, 0, 1, "--num-epochs 2 --iwae-samples 0 --resume")["history"]) == 2
+    with pytest.raises(SystemExit, match="--resume needs --output-dir"):
+        example.main(example.parse(["--distributed", "--resume"]))
+
+
 def test_without_torchrun(example: ModuleType, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     for options in ("--distributed", "--distributed --ensemble 0,1"):
@@ -186,7 +205,8 @@ def test_a_silent_worker_is_given_up(digits: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_share_a_sweep(digits: Path, tmp_path: Path) -> None:
-    output = finish(process := launch(tmp_path, digits, "--ensemble 0-2 --num-epochs 1"))
+    output = finish(process := launch(None, digits, "--ensemble 0-2 --num-epochs 1", cwd=tmp_path))
     assert process.returncode == 0, output
-    merged = json.loads((tmp_path / "metrics.json").read_text())
+    (folder,) = (tmp_path / "outputs").iterdir()
+    merged = json.loads((folder / "metrics.json").read_text())
     assert [member["seed"] for member in merged["members"]] == [0, 1, 2]

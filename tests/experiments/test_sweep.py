@@ -157,7 +157,7 @@ def test_a_member_that_diverges_does_not_stop_the_others(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Table1, "build", one_is_broken)
     store = RunStore(tmp_path)
-    with pytest.warns(UserWarning, match="the loss is not finite"):
+    with pytest.warns(UserWarning, match="the loss of member 1 is not finite"):
         sweep(TINY["table1"], store, Settings(max_members=2), ["euclidean, sigma0=1.0"])
     good, bad = (run["metrics"]["negative_iwae"] for run in store.records("table1").values())
     assert good < 100

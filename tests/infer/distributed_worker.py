@@ -17,6 +17,7 @@ import torch
 import torch.distributed
 import torch.multiprocessing as mp
 from pyro.infer import RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import Tensor
 
 from pyro_hyperbolic import PoincareBall
@@ -26,6 +27,7 @@ from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 DATA = torch.randn(8, 5, generator=torch.Generator().manual_seed(1))
 # The last one leaves processes without data.
 SIZES = (7, 8, 6, 1)
+Programs = Any  # a model and a guide
 
 
 class WithGlobal(torch.nn.Module):
@@ -147,7 +149,194 @@ def evaluated(rank: int) -> dict[str, Any]:
     return {"before": before, "after": after, "estimates": estimates, "errors": errors, "rng": state}
 
 
-SCENARIOS = [cases, begun_differently, resumed, drifted, evaluated]
+class Small(torch.nn.Module):
+    """A latent of each datum, a layer that only some steps use, and room for what cannot be shared."""
+
+    def __init__(self, layer: Callable[[], torch.nn.Module] = torch.nn.Tanh) -> None:
+        super().__init__()
+        self.encoder = torch.nn.Sequential(torch.nn.Linear(5, 4), layer(), torch.nn.Linear(4, 4))
+        self.decoder, self.extra = torch.nn.Linear(2, 5), torch.nn.Linear(2, 5)
+
+    def model(self, x: Tensor, extra: bool | Callable[[Tensor], bool] = False) -> None:
+        pyro.module("decoder", self.decoder)
+        pyro.module("extra", self.extra)
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+            mean = self.decoder(z)
+            if extra(x) if callable(extra) else extra:
+                mean = mean + self.extra(z)
+            pyro.sample("x", dist.Normal(mean, 1.0).to_event(1), obs=x)
+
+    def guide(self, x: Tensor, extra: Any = False) -> None:
+        pyro.module("encoder", self.encoder)
+        with pyro.plate("data", len(x)):
+            loc, log_scale = self.encoder(x).chunk(2, -1)
+            pyro.sample("z", dist.Normal(loc, log_scale.exp()).to_event(1))
+
+
+def small(seed: int = 0, **options: Any) -> Small:
+    pyro.clear_param_store()
+    pyro.set_rng_seed(seed)
+    return Small(**options)
+
+
+def with_factor(plate: str | None) -> Programs:
+    module = small()
+
+    def model(x: Tensor) -> None:
+        module.model(x)
+        # So small that it is lost in the loss.
+        size = 1e-6 * module.decoder(x[:, :2]).square().sum(-1)
+        if plate is None:
+            pyro.factor("penalty", -size.sum())
+        else:
+            with pyro.plate(plate, len(x)):
+                pyro.factor("penalty", -size)
+
+    return model, module.guide
+
+
+def scaled() -> Programs:
+    module = small()
+    return tuple(lambda x, p=p: pyro.poutine.scale(p, 1 / len(x))(x) for p in (module.model, module.guide))
+
+
+def centred() -> Programs:
+    module = small()
+    return module.model, lambda x: module.guide(x - x.mean(0))
+
+
+def noisy() -> Programs:
+    module = small()
+    return module.model, lambda x: module.guide(x + 0.1 * torch.randn_like(x))
+
+
+def with_layer(layer: Callable[[], torch.nn.Module]) -> Programs:
+    module = small(layer=layer)
+    return module.model, module.guide
+
+
+def lazy() -> Programs:
+    small()
+
+    def model(x: Tensor) -> None:
+        centre = pyro.sample("centre", dist.Normal(torch.zeros(5), 1.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(centre, 1.0).to_event(1), obs=x)
+
+    return model, AutoNormal(model)
+
+
+def local() -> Programs:
+    """Parameters of each datum."""
+    small()
+
+    def model(x: Tensor) -> None:
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(0.0, 1.0))
+            pyro.sample("x", dist.Normal(z.unsqueeze(-1), 1.0).expand([len(x), 5]).to_event(1), obs=x)
+
+    guide = AutoNormal(model)
+    guide(DATA)
+    pyro.clear_param_store()
+    return model, guide
+
+
+# What cannot be shared, and what the error says of it.
+REFUSED: dict[str, tuple[Callable[[], Programs], str]] = {
+    "factor outside": (lambda: with_factor(None), "site 'penalty' has the density"),
+    "factor in another plate": (lambda: with_factor("rows"), "site 'penalty' has the density"),
+    "scaled": (scaled, "scaled by its length"),
+    "centred": (centred, "site 'z' has the density"),
+    "noisy": (noisy, "random numbers are drawn apart from sample sites"),
+    "batchnorm": (lambda: with_layer(lambda: torch.nn.BatchNorm1d(4)), "(here BatchNorm1d in training mode)"),
+    "dropout": (lambda: with_layer(torch.nn.Dropout), "(here Dropout in training mode)"),
+    "lazy guide": (lazy, "run the guide once on a batch before the first step"),
+    "parameters of data": (local, "it must run over the data"),
+}
+
+
+def message(work: Callable[[], Any]) -> str:
+    """The error of something that has one."""
+    try:
+        work()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def refused(rank: int) -> dict[str, Any]:
+    """Errors in all processes at once, in every step that is tried."""
+    found = {}
+    for name, (programs, _) in REFUSED.items():
+        svi = DistributedSVI(*programs(), pyro.optim.Adam({"lr": 1e-2}), Trace_ELBO())
+        state = torch.get_rng_state()
+        found[name] = message(lambda svi=svi: svi.step(DATA))
+        if name != "lazy guide":  # it has been run then
+            assert message(lambda svi=svi: svi.step(DATA)) == found[name]
+        assert torch.equal(torch.get_rng_state(), state)
+    return found
+
+
+# In which steps the layer takes part.
+PATTERNS = {"late": (False, False, True, True), "early": (True, False, False, True)}
+
+
+def train_small(trainer: Callable[..., Any], pattern: tuple[bool, ...]) -> dict[str, Any]:
+    module = small()
+    svi = trainer(module.model, module.guide, pyro.optim.Adam({"lr": 1e-2}), Trace_ELBO())
+    losses = [float(svi.step(DATA[:7], extra=extra)) for extra in pattern]
+    return {"losses": losses, "state": {key: value.clone() for key, value in module.state_dict().items()}}
+
+
+def parameters_now_and_then(rank: int) -> dict[str, Any]:
+    return {name: train_small(DistributedSVI, pattern) for name, pattern in PATTERNS.items()}
+
+
+def apart(rank: int) -> dict[str, Any]:
+    """What one process alone does: another parameter, a new one, a failure, another batch, another module."""
+    found = {}
+
+    def begun(module: Any) -> Any:
+        svi = DistributedSVI(module.model, module.guide, pyro.optim.Adam({"lr": 1e-2}), Trace_ELBO())
+        svi.step(DATA)
+        return svi
+
+    def fails(x: Tensor) -> bool:
+        if rank == 1:
+            raise KeyError("mine")
+        return False
+
+    module = small()
+    svi = begun(module)
+    found["parameter"] = message(lambda: svi.step(DATA, extra=lambda x: rank == 1))
+    try:
+        found["failure"] = message(lambda: svi.step(DATA, extra=fails))
+    except KeyError as error:
+        found["failure"] = repr(error)
+    # Nothing but the generators has changed meanwhile.
+    svi.synchronize()
+    found["then"] = float(svi.step(DATA))
+    new = torch.nn.Linear(1, 1)
+
+    def uses_new(x: Tensor) -> bool:
+        pyro.module("new", new)
+        return False
+
+    found["new"] = message(lambda: svi.step(DATA, extra=uses_new))
+    module = small()
+    found["late factor"] = message(lambda: begun(module).step(DATA, extra=lambda x: bool(pyro.factor("f", x.sum()))))
+    svi = DistributedSVI(module.model, module.guide, pyro.optim.Adam({"lr": 1e-2}), Trace_ELBO())
+    found["batch"] = message(lambda: svi.step(DATA + rank))
+    module = small()
+    if rank == 1:
+        module.decoder = torch.nn.Linear(2, 5, bias=False)
+    svi = DistributedSVI(module.model, module.guide, pyro.optim.Adam({"lr": 1e-2}), Trace_ELBO())
+    found["module"] = message(lambda: svi.step(DATA))
+    return found
+
+
+SCENARIOS = [cases, begun_differently, resumed, drifted, evaluated, refused, parameters_now_and_then, apart]
 
 
 def work(rank: int, world: int, folder: str) -> None:

@@ -75,6 +75,34 @@ def test_different_random_numbers_are_an_error(ranks: list[dict[str, Any]]) -> N
         assert "drawn different random numbers; call synchronize()" in result["drifted"]["error"]
 
 
+@pytest.mark.parametrize("name", worker.REFUSED)
+def test_what_cannot_be_shared_is_an_error(ranks: list[dict[str, Any]], name: str) -> None:
+    for result in ranks:
+        assert worker.REFUSED[name][1] in result["refused"][name]
+
+
+@pytest.mark.parametrize("name", worker.PATTERNS)
+def test_parameters_that_only_some_steps_use(ranks: list[dict[str, Any]], name: str) -> None:
+    expected = worker.train_small(FastSVI, worker.PATTERNS[name])
+    for result in ranks:
+        found = result["parameters_now_and_then"][name]
+        assert_same_training(found, expected)
+        for key, value in ranks[0]["parameters_now_and_then"][name]["state"].items():
+            assert torch.equal(found["state"][key], value)
+
+
+def test_what_one_process_does_alone_is_an_error_in_all(ranks: list[dict[str, Any]]) -> None:
+    for rank, result in enumerate(ranks):
+        found = result["apart"]
+        assert "used different parameters in different processes, or failed in one of them" in found["parameter"]
+        assert ("KeyError" if rank == 1 else "or failed in one of them") in found["failure"]
+        assert "was not used when the program first ran" in found["new"]
+        assert "site 'f' has the density" in found["late factor"]
+        assert "were given different batches" in found["batch"]
+        assert "different parameters in different processes; build the same" in found["module"]
+        assert found["then"] == ranks[0]["apart"]["then"]
+
+
 def test_evaluation(ranks: list[dict[str, Any]]) -> None:
     module, svi = worker.start("wrapped", FastSVI)
     before = svi.evaluate_loss(worker.DATA[:7])

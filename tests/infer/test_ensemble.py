@@ -340,7 +340,7 @@ class TestMembers:
         losses = svi.evaluate_loss(*args, shared=True)
         assert losses[0] == losses[1] != losses[2]
 
-    @pytest.mark.filterwarnings("ignore:the loss is not finite")
+    @pytest.mark.filterwarnings("ignore:the loss of member 1 is not finite")
     @pytest.mark.parametrize("clip", [{}, {"clip_norm": 0.5, "clip_value": 0.1}])
     def test_one_that_diverges_disturbs_no_other(self, clip):
         modules = build("wrapped")
@@ -362,7 +362,10 @@ class TestMembers:
         with torch.no_grad():
             modules[2].encoder.loc.weight.fill_(torch.nan)
         svi = ensemble(modules)
-        with pyro.validation_enabled(False), pytest.warns(UserWarning, match="not finite since step 1$") as record:
+        with (
+            pyro.validation_enabled(False),
+            pytest.warns(UserWarning, match="the loss of member 2 is not finite since step 1$") as record,
+        ):
             losses = svi.step(*data(modules), shared=True)
         assert record[0].filename == __file__
         assert losses.isfinite().tolist() == [True, True, False]
@@ -515,7 +518,15 @@ class TestValidation:
         svi.step(x, shared=True)
         with torch.no_grad():
             vaes[1].encoder.loc.bias.fill_(50.0)
-        with pytest.raises(ValueError, match=r"member 1, step 1: .*coordinates end at"):
+        with pytest.warns(UserWarning, match=r"member 1, step 1: .*coordinates end at") as record:
+            svi.step(x, shared=True)
+        assert record[0].filename == __file__
+        # The others are looked at as before, and this one is not reported again.
+        with torch.no_grad():
+            vaes[2].encoder.loc.bias.fill_(50.0)
+        with pytest.warns(UserWarning, match=r"member 2, step 2: .*coordinates end at"):
+            svi.step(x, shared=True)
+        for _ in range(3):
             svi.step(x, shared=True)
 
     def test_validation_leaves_no_trace(self):

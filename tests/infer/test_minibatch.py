@@ -91,3 +91,17 @@ def test_drop_last(members):
 def test_errors(data, options, message):
     with pytest.raises(ValueError, match=message):
         Minibatches(data, **options)
+
+
+@pytest.mark.parametrize("seed", [2**62, 2**64 - 1, -(2**63), -1])
+def test_every_seed_of_torch(seed):
+    data = torch.arange(50)
+    assert torch.equal(orders(Minibatches(data, 8, seed=seed), 3).sort().values, data)
+    other = seed - 1 if seed > 0 else seed + 1
+    assert not torch.equal(orders(Minibatches(data, 8, seed=seed), 3), orders(Minibatches(data, 8, seed=other), 3))
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
+def test_seed_out_of_range(seed):
+    with pytest.raises(ValueError, match=f"seed must be between .* got {seed}"):
+        Minibatches(torch.arange(5), 2, seed=seed)

@@ -1,0 +1,33 @@
+"""The tensors among the arguments of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def split_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], Callable[..., Any]]:
+    """The tensors among the arguments, in tuples, lists and dictionaries too, and the way back."""
+    flat, spec = torch.utils._pytree.tree_flatten((args, kwargs))
+    inputs = [x for x in flat if isinstance(x, Tensor)]
+
+    def rebuild(tensors: list[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        rest = iter(tensors)
+        return torch.utils._pytree.tree_unflatten([next(rest) if isinstance(x, Tensor) else x for x in flat], spec)
+
+    return inputs, rebuild
+
+
+def signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a captured or compiled step depends on: shapes of tensors, values of all else."""
+    flat, spec = torch.utils._pytree.tree_flatten((args, kwargs))
+    for x in flat:
+        if type(x).__hash__ is None:
+            raise ValueError(
+                f"an argument of a captured or compiled step must be a tensor or a plain value, got one of type"
+                f" {type(x).__name__}; turn it into a tensor."
+            )
+    return spec, tuple((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in flat)
