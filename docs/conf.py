@@ -40,7 +40,7 @@ toc_object_entries = False
 mathjax3_config = {"options": {"enableMenu": False}}  # the entries of its menu load further files
 
 # Figures are made by the code on the page while the pages are built, so that none is older than the package.
-plot_formats = [("png", 144)]
+plot_formats = [("png", 192)]
 plot_html_show_formats = False
 plot_html_show_source_link = False
 plot_include_source = False
