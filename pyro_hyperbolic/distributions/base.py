@@ -23,8 +23,8 @@ MASS_SCORE = 3.0
 class ManifoldNormal(TorchDistribution):
     r"""A law of :math:`z = \exp_{loc}(v / \lambda_{loc})` given by the law of its normal coordinates ``v``.
 
-    A subclass draws ``v`` (:meth:`_rsample_coords`) and gives the density of ``z`` as a function of ``v``
-    (:meth:`_log_density`). The last sample is kept with the ``v`` it came from (torch's transform cache), so that
+    A subclass draws ``v`` (``_rsample_coords``) and gives the density of ``z`` as a function of ``v``
+    (``_log_density``). The last sample is kept with the ``v`` it came from (torch's transform cache), so that
     its ``log_prob`` needs no logarithm map and loses nothing far from the origin. As with any
     cached transform of torch, the derivative of ``log_prob`` in the sample itself then needs a copy
     of the sample (``z.detach().requires_grad_()``).

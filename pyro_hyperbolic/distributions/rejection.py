@@ -1,6 +1,6 @@
 r"""The paper's rejection samplers for the radius of the Riemannian normal.
 
-Nothing in the package samples this way: :meth:`HyperbolicRadius.rsample` inverts the distribution function, which
+Nothing in the package samples this way: ``HyperbolicRadius.rsample`` inverts the distribution function, which
 takes the same work for every parameter and has gradients, and a rejection loop can be neither vmapped nor captured in a
 CUDA graph. The three samplers of the paper's appendix ("Sampling hyperbolic radii") are here so that its claim about
 their acceptance rates can be checked:

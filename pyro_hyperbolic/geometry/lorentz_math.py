@@ -124,7 +124,10 @@ def to_normal_coords(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 def half_sinh(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r""":math:`\sinh(\sqrt{c}\,d(x, y)/2)`, last dimension kept.
 
-    In polar coordinates :math:`\sinh^2\frac d2 = \sinh^2\frac{a - b}{2} + \tfrac14\sinh a\,\sinh b\,|n_x - n_y|^2`,
+    In polar coordinates
+
+    .. math:: \sinh^2\frac d2 = \sinh^2\frac{a - b}{2} + \tfrac14\sinh a\,\sinh b\,|n_x - n_y|^2 ,
+
     which is exact however far both points are; near the origin, where directions are lost, it is the chord of the
     ball, :math:`|b_x - b_y|\sqrt{(1 + x_0)(1 + y_0)}/2`.
     """

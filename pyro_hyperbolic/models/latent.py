@@ -89,8 +89,8 @@ class HyperbolicLatent(Latent):
     """Hyperbolic normals as prior and posterior, geodesic distances.
 
     :param manifold: the space; a :class:`~pyro_hyperbolic.nn.ManifoldModule` is shared, not copied.
-    :param prior: a name in :data:`LAWS`.
-    :param posterior: a name in :data:`LAWS`.
+    :param prior: a name in ``LAWS``.
+    :param posterior: a name in ``LAWS``.
     :param dtype: dtype of the latent arithmetic; that of the network by default.
     """
 

@@ -111,7 +111,7 @@ DECODERS: dict[str, Callable[[ManifoldModule, int, int, int], tuple[nn.Module, n
 def build_decoder(
     name: str, manifold: ManifoldModule, latent_dim: int, hidden_dim: int, data_shape: tuple[int, ...]
 ) -> Decoder:
-    """The decoder of that name; see :data:`DECODERS`."""
+    """The decoder of that name; see ``DECODERS``."""
     if name not in DECODERS:
         raise ValueError(f"decoder must be one of {sorted(DECODERS)}, got {name!r}.")
     embed, network = DECODERS[name](manifold, latent_dim, hidden_dim, math.prod(data_shape))

@@ -119,7 +119,7 @@ class TestReport:
         write_report(table, store, tmp_path)
         text = (tmp_path / "table4.md").read_text()
         half = mean_interval([1.0, 1.1, 1.2])[1]
-        assert f"| c=1 minus euclidean | 1.1 ± {half:.1f} |" in text
+        assert f"| c=1 minus euclidean | 1.1\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{half:.1f} |" in text
         assert "Phylogenetic c = 2" in text
 
     def test_runs_that_are_not_finite_are_counted(self, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ TITLES = {
 
 
 NOT_RUN = "not run"
+NARROW = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 
 
 class Results:
@@ -126,7 +127,8 @@ def within(ours: tuple[float, float | None], paper: Sequence[float]) -> bool:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; all columns but the first to the right."""
     lines = [head, [":--"] + ["--:"] * (len(head) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    # No line break between a mean and its interval.
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines).replace(" ± ", NARROW) + "\n"
 
 
 def _machine(record: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ def table2(results: Results) -> tuple[str, Figure]:
         "\nMean and 95% interval over runs. Bold: our best of a column. Rows without figures of the paper are ours"
         " alone: diagonal posteriors, a learned curvature, and next to no curvature (c = 0.0001), which has the layers"
         " and the initial values of the hyperbolic models. In the cells that the paper stars, latents are on the"
-        " hyperboloid in float64.\n"
+        " hyperboloid in float64; they lie above the axes of the picture.\n"
     )
     return table(head, rows) + notes + "\n" + _verdict(results, paper), _draw(results, paper)
 
