@@ -24,7 +24,6 @@ from torch import Tensor
 from pyro_hyperbolic.ops.pairs import pairwise_norm
 from pyro_hyperbolic.ops.special import (
     asinhc,
-    cosh_sqrt,
     dot,
     safe_norm,
     scaled_asinh,
@@ -34,8 +33,6 @@ from pyro_hyperbolic.ops.special import (
 from pyro_hyperbolic.ops.tolerances import border_margin
 
 Curvature = float | Tensor
-# Squared lengths beyond which no dtype tells the end of a step from the border.
-_LONGEST = 1600.0
 
 
 def gap(x: Tensor, c: Curvature) -> Tensor:
@@ -51,14 +48,9 @@ def projx(x: Tensor, c: Curvature) -> Tensor:
 
 
 def mobius_add(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    return _mobius_sum(x, y, gap(y, c), c)
-
-
-def _mobius_sum(x: Tensor, y: Tensor, beta: Tensor, c: Curvature) -> Tensor:
-    """The Möbius sum of ``x`` and a point whose gap to the border is ``beta``."""
     s = x + y
     cs2 = c * squared_norm(s)
-    alpha = gap(x, c)
+    alpha, beta = gap(x, c), gap(y, c)
     return projx((alpha * s + cs2 * x) / (alpha * beta + cs2), c)
 
 
@@ -105,7 +97,7 @@ def logmap0(y: Tensor, c: Curvature) -> Tensor:
 
 
 def expmap(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    return _add_exp0(x, v / gap(x, c), c)
+    return mobius_add(x, expmap0(v / gap(x, c), c), c)
 
 
 def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
@@ -114,17 +106,7 @@ def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 def from_normal_coords(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
     r""":math:`\exp_x(v / \lambda_x)`: the point at distance :math:`|v|` from ``x`` in direction ``v``."""
-    return _add_exp0(x, v / 2, c)
-
-
-def _add_exp0(x: Tensor, h: Tensor, c: Curvature) -> Tensor:
-    r""":math:`x \oplus \exp_0(h)`; a step that is longer than the dtype reaches may well end where it does.
-
-    The gap of :math:`\exp_0(h)` is therefore not taken from its coordinates, which round to the border.
-    """
-    u = c * squared_norm(h)
-    y = torch.threshold(tanhc(u), 0.0, torch.nan) * h
-    return _mobius_sum(x, y, cosh_sqrt(u.clamp(max=_LONGEST)).pow(-2), c)
+    return mobius_add(x, expmap0(v / 2, c), c)
 
 
 def to_normal_coords(x: Tensor, y: Tensor, c: Curvature) -> Tensor:

@@ -712,25 +712,3 @@ def test_geoopt_agrees(geoopt, name, c):
         warnings.simplefilter("ignore")
         expected = getattr(theirs, name)(*other, **options)
     same(getattr(case.ball, name)(*arguments), expected, GEOMETRY[torch.float64])
-
-
-@pytest.mark.parametrize(("dtype", "distance", "tolerance"), [(torch.float32, 8.0, 1e-3), (torch.float64, 18.0, 1e-5)])
-def test_step_longer_than_the_reach_that_ends_inside(dtype, distance, tolerance):
-    ball = PoincareBall(1.0)
-    x = ball.from_normal_coords(None, torch.tensor([distance, 0.0], dtype=dtype))
-    step = torch.tensor([-2 * distance, 0.0], dtype=dtype, requires_grad=True)
-    assert step.norm() > ball.reach(dtype)
-    end = ball.from_normal_coords(x, step)
-    same(ball.dist0(end), torch.tensor(distance, dtype=dtype), tolerance)
-    same(ball.dist0(ball.expmap(x, step * ball.lambda_x(x).reciprocal())), ball.dist0(end), tolerance)
-    (slope,) = torch.autograd.grad(ball.dist0(end), step)
-    # A step that is cut has none.
-    same(slope[0], torch.tensor(-1.0, dtype=dtype), 0.3)
-
-
-def test_step_without_end_has_a_finite_derivative():
-    step = torch.tensor([1e3, 0.0], requires_grad=True)
-    end = PoincareBall(1.0).from_normal_coords(torch.tensor([0.3, 0.1]), step)
-    (slope,) = torch.autograd.grad(end.sum(), step)
-    assert end.isfinite().all()
-    assert slope.isfinite().all()
