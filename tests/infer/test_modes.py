@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from pyro_hyperbolic.infer import functional
-from pyro_hyperbolic.infer.functional import ConstantsOnDevice
+from pyro_hyperbolic.infer import modes
+from pyro_hyperbolic.infer.modes import ConstantsOnDevice
 
 
 @pytest.mark.parametrize("value", [1.5, 2, True])
@@ -34,7 +34,7 @@ def test_constant_like_another_tensor() -> None:
 def test_a_law_with_a_plain_number_makes_no_constant_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     full = torch.full
-    monkeypatch.setattr(functional.torch, "full", lambda *args, **kwargs: calls.append(args) or full(*args, **kwargs))
+    monkeypatch.setattr(modes.torch, "full", lambda *args, **kwargs: calls.append(args) or full(*args, **kwargs))
     with ConstantsOnDevice():
         law = Normal(torch.zeros(3), 2.0)
     assert calls == [((), 2.0)]
