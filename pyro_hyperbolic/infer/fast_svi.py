@@ -79,9 +79,7 @@ class FastSVI:
         if validate_every < 1:
             raise ValueError(f"validate_every must be at least 1, got {validate_every}.")
         if loss_and_grads is not None:
-            raise ValueError(
-                "loss_and_grads must be None: the gradients are those of loss; or use pyro.infer.SVI."
-            )
+            raise ValueError("loss_and_grads must be None: the gradients are those of loss; or use pyro.infer.SVI.")
         if num_samples or num_steps:
             raise ValueError(
                 f"num_samples and num_steps must be 0, got {num_samples} and {num_steps}: they belong to the deprecated"
