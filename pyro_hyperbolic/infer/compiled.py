@@ -30,11 +30,18 @@ class _CompiledGraph:
 
     def __init__(self, graph: Callable[..., Any]) -> None:
         self._graph = graph
-        self._run = torch.compile(graph, fullgraph=True, dynamic=False)
+        self._run: Callable[..., Any] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
+        return self._first_call(*inputs) if self._run is None else self._run(*inputs)
+
+    def _first_call(self, *inputs: Any) -> Any:
+        compiled = torch.compile(self._graph, fullgraph=True, dynamic=False)
         try:
-            return self._run(*inputs)
+            with warnings.catch_warnings():
+                # Advice of the compiler: whether products may be less exact is for the user to say.
+                warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
+                result = compiled(*inputs)
         except torch._dynamo.exc.BackendCompilerFailed as error:
             # What a process of the compiler raised comes with its traceback, so the last line says most.
             reason = (str(error.inner_exception).strip() or repr(error.inner_exception)).splitlines()[-1]
@@ -42,10 +49,12 @@ class _CompiledGraph:
                 f"torch.compile failed ({reason}); these steps run uncompiled, which is slower but otherwise the same."
                 " Pass compile=False to leave it out.",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-            self._run = self._graph
-            return self._run(*inputs)
+            compiled = self._graph
+            result = compiled(*inputs)
+        self._run = compiled
+        return result
 
 
 class _LastSite(Messenger):
@@ -67,8 +76,8 @@ def explained(what: str, remedy: str) -> Iterator[None]:
         except (RuntimeError, NotImplementedError) as error:
             place = "before their first site" if last.name is None else f"at or after site {last.name!r}"
             raise ValueError(
-                f"the programs cannot be {what}: {_reason(error)} ({place}). Branches on values of tensors, tensors"
-                f" that are read by Python and layers that keep statistics in buffers are the usual causes; {remedy}."
+                f"the programs cannot be {what}: {_reason(error)} ({place}). Branches on values of tensors and"
+                f" tensors that are read by Python are the usual causes; {remedy}."
             ) from error
 
 

@@ -328,5 +328,5 @@ def _can_capture(possible: bool, constructor: Any, capture: bool | None, device:
 
 
 def _captured_options(rate: float | Tensor, device: torch.device) -> dict[str, Any]:
-    # A number would be baked into the graph; a tensor can be changed by a schedule.
-    return {"capturable": True, "lr": torch.tensor(float(rate), device=device)}
+    # A number would be baked into the graph; a tensor, which fused steps want in float32, can be changed by a schedule.
+    return {"capturable": True, "lr": torch.tensor(float(rate), dtype=torch.float32, device=device)}
