@@ -1,4 +1,4 @@
-"""When the value of a tensor may be looked at."""
+"""When the value of a tensor may be looked at, and when it is asked for."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def inspectable(*tensors: Tensor) -> bool:
         torch._C._functorch.is_functorch_wrapped_tensor(t) or isinstance(t, torch._subclasses.FakeTensor) or t.is_meta
         for t in tensors
     )
+
+
+def validating() -> bool:
+    """Whether torch validates distributions by default, which ``pyro.enable_validation`` sets."""
+    return torch.distributions.Distribution._validate_args
