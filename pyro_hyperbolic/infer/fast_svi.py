@@ -17,7 +17,7 @@ from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.infer.compiled import compile_function, explained
 from pyro_hyperbolic.infer.functional import Found, Parameters, Program, unknown_parameter
 from pyro_hyperbolic.infer.graphs import CapturedStep
-from pyro_hyperbolic.infer.modes import ConstantsOnDevice, Unvalidated
+from pyro_hyperbolic.infer.modes import ConstantsOnDevice, DecompositionsOnDevice, Unvalidated
 from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
 from pyro_hyperbolic.infer.watch import NaNWatch
@@ -229,7 +229,7 @@ class FastSVI:
             else:
                 self._optimiser.zero_grad()
                 found = Found(self.model, self.guide, known=self._parameters)
-                with found, Unvalidated(), ConstantsOnDevice():
+                with found, Unvalidated(), ConstantsOnDevice(), DecompositionsOnDevice():
                     loss = self.loss(self.model, self.guide, *args, **kwargs)
                 if found.new:
                     raise unknown_parameter(found.new[0])

@@ -15,7 +15,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
-from pyro_hyperbolic.infer.modes import ConstantsOnDevice, OutOfPlaceRandom, Unvalidated
+from pyro_hyperbolic.infer.modes import ConstantsOnDevice, DecompositionsOnDevice, OutOfPlaceRandom, Unvalidated
 
 Program = Callable[..., Any]
 Site = tuple[Tensor, Any]  # an unconstrained leaf and the constraint of its value
@@ -156,6 +156,7 @@ class Parameters:
                 Unvalidated(),
                 OutOfPlaceRandom(),
                 ConstantsOnDevice(),
+                DecompositionsOnDevice(),
                 _module_function(self._registered(run.used)),
             ):
                 yield run

@@ -79,3 +79,26 @@ class ConstantsOnDevice(TorchFunctionMode):
         if func is torch.Tensor.new_tensor and len(args) == 2 and type(args[1]) in _NUMBERS:
             return args[0].new_full((), args[1], **kwargs)
         return func(*args, **kwargs)
+
+
+class DecompositionsOnDevice(TorchFunctionMode):
+    """Decompositions of matrices that do not wait to raise an error: where there is none, the result is ``nan``.
+
+    ``torch.linalg.cholesky`` and its relatives look at the outcome on the host, which a CUDA graph cannot capture. What
+    watches the loss reports the ``nan``.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        unchecked = _UNCHECKED.get(func)
+        if unchecked is None or "out" in (kwargs or {}):
+            return func(*args, **(kwargs or {}))
+        result, info = unchecked(*args, **(kwargs or {}))
+        return torch.where((info != 0)[..., None, None], torch.nan, result)
+
+
+_UNCHECKED: dict[Any, Callable[..., Any]] = {
+    torch.linalg.cholesky: torch.linalg.cholesky_ex,
+    torch.linalg.inv: torch.linalg.inv_ex,
+    torch.inverse: torch.linalg.inv_ex,
+    torch.Tensor.inverse: torch.linalg.inv_ex,
+}

@@ -40,6 +40,8 @@ def replayed(monkeypatch):
             pass
 
     fakes = {"get_rng_state": torch.get_rng_state, "set_rng_state": torch.set_rng_state, "CUDAGraph": SimpleNamespace}
+    generator = SimpleNamespace(clone_state=lambda: None)
+    fakes |= {"default_generators": [generator], "current_device": lambda: 0}
     fakes |= {"Stream": Stream, "current_stream": Stream}
     fakes |= {"stream": contextlib.nullcontext, "graph": contextlib.nullcontext}
     for name, value in fakes.items():
