@@ -111,8 +111,8 @@ def test_midpoint_is_close_to_the_frechet_mean_of_close_points(chart):
 @pytest.mark.parametrize("c", [0.0, 0.7])
 def test_midpoint_has_derivatives(c):
     c = torch.tensor(c, dtype=torch.float64, requires_grad=True)
-    x = 0.4 * torch.rand(4, 2, dtype=torch.float64) - 0.2
-    weights = torch.rand(4, dtype=torch.float64)
+    x = 0.4 * torch.rand(3, 2, dtype=torch.float64) - 0.2
+    weights = torch.rand(3, dtype=torch.float64)
     leaves = [c, x.requires_grad_(), weights.requires_grad_()]
 
     def f(c, x, weights):
