@@ -68,18 +68,22 @@ def home_of(point: Tensor) -> Home | None:
 
 
 def is_home(point: Tensor, manifold: Manifold, validate: bool) -> bool:
-    """Whether ``point`` was made on ``manifold``, as far as that can and should be told."""
+    """Whether ``point`` was made on ``manifold``, as far as that can and should be told.
+
+    :param validate: whether to compare the spaces of a draw. Those of other points are compared in any case, since
+        chains run without validation; where both are the same object that needs no look at values.
+    """
     if not inspectable(point):
         return True
-    home = home_of(point)
-    if home is not None:
-        # HMC switches validation off while it looks for its step size, which is when such a point shows.
-        return not (validate or home.origin is Origin.KEPT) or _same(home.manifold.c, manifold.c)
-    c = manifold.c
-    if validate and isinstance(c, Tensor) and c.requires_grad:
-        # An observation: the space where it is first seen is the one that its coordinates belong to.
-        settle(point, manifold, Origin.OBSERVED)
-    return True
+    home, c = home_of(point), manifold.c
+    if home is None:
+        if isinstance(c, Tensor) and c.requires_grad:
+            # An observation: the space where it is first seen is the one that its coordinates belong to.
+            settle(point, manifold, Origin.OBSERVED)
+        return True
+    if home.origin is Origin.DRAWN and not validate:
+        return True
+    return _same(home.manifold.c, c) and not (home.origin is Origin.KEPT and _became_a_variable(home.manifold.c, c))
 
 
 def _same(a: float | Tensor, b: float | Tensor) -> bool:
@@ -90,6 +94,19 @@ def _same(a: float | Tensor, b: float | Tensor) -> bool:
     if len(set(dtypes)) == 2:
         a, b = (torch.as_tensor(c).detach().to(min(dtypes, key=lambda dtype: torch.finfo(dtype).bits)) for c in (a, b))
     return same_curvature(a, b)
+
+
+def _became_a_variable(kept: float | Tensor, present: float | Tensor) -> bool:
+    """Whether a curvature moves with what is differentiated now, but did not in the first run: it is a latent.
+
+    At the start of an algorithm its value is still that of the first run; a compiled chain looks at no other.
+    """
+    return (
+        kept is not present
+        and isinstance(present, Tensor)
+        and present.requires_grad
+        and not (isinstance(kept, Tensor) and kept.requires_grad)
+    )
 
 
 def moved(point: Tensor, manifold: Manifold) -> str:

@@ -14,7 +14,8 @@ from pyro_hyperbolic.distributions.base import ManifoldNormal, base_law
 from pyro_hyperbolic.geometry import Lorentz, Manifold
 from pyro_hyperbolic.geometry.recentre import recentre
 from pyro_hyperbolic.infer.match import manifold_of
-from pyro_hyperbolic.infer.reparam.site import PointReparam, validated, wrapped_as
+from pyro_hyperbolic.infer.reparam.site import PointReparam, wrapped_as
+from pyro_hyperbolic.ops.checks import inspectable
 
 
 class ManifoldReparam(PointReparam):
@@ -61,7 +62,7 @@ class ManifoldReparam(PointReparam):
                 f"site {name!r} is drawn from {type(law).__name__}, which is no distribution of points of a manifold;"
                 " take it out of the config of poutine.reparam."
             )
-        return NormalCoordinates(validated(law, self.validate), support.manifold, validate_args=False)
+        return NormalCoordinates(law, support.manifold, validate_args=False)
 
     def to_point(self, fn: Any, value: Tensor) -> Tensor:
         return self._map(fn)(value)
@@ -114,12 +115,18 @@ class NormalCoordinates(dist.TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         chart = ExpMapTransform(self.manifold)
         if isinstance(self.law, ManifoldNormal):
-            # Without the point, whose coordinates may not reach as far as an algorithm goes.
-            loc = self.manifold.to_normal_coords(None, self.law.loc)
-            density = self.law._log_density(recentre(loc, value, self.manifold.aligned_c(value)))
+            density = self.law._log_density(self._coords_at_loc(value))
         else:
             density = self.law.log_prob(chart(value))
         return density + chart.log_abs_det_jacobian(value, value)
+
+    def _coords_at_loc(self, value: Tensor) -> Tensor:
+        """Without the point itself, whose coordinates may not reach as far as an algorithm goes."""
+        loc = self.law.loc
+        m = self.manifold.to_normal_coords(None, loc)
+        if not loc.requires_grad and loc.device.type == "cpu" and inspectable(m) and not m.any():
+            return value  # at the origin: half of the work
+        return recentre(m, value, self.manifold.aligned_c(value))
 
 
 class BallCoordinates(dist.TorchDistribution):

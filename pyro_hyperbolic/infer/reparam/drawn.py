@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import pyro.distributions as dist
 from pyro import poutine
 from pyro.infer.reparam.strategies import Strategy
 from pyro.poutine.messenger import Messenger
@@ -38,6 +36,7 @@ class DrawnCurvature(Strategy):
     :param centered: as there.
 
     >>> import pyro, torch
+    >>> import pyro.distributions as dist
     >>> from pyro_hyperbolic import PoincareBall
     >>> @pyro.poutine.reparam(config=DrawnCurvature())
     ... def model():
@@ -56,18 +55,13 @@ class DrawnCurvature(Strategy):
             )
         self.centered = centered
         self.follow: Follow | None = None
-        self.validate: bool | None = None
 
     def __call__(self, msg_or_fn: Any) -> Any:
         if not isinstance(msg_or_fn, dict):
             return _Model(msg_or_fn, self)
         reparam = super().__call__(msg_or_fn)
-        if reparam is None:
-            return None
-        if msg_or_fn["is_observed"]:
-            return ManifoldReparam()
-        reparam.validate = self.validate
-        return reparam
+        # The program may observe in one run what it draws in another.
+        return ManifoldReparam() if reparam is not None and msg_or_fn["is_observed"] else reparam
 
     def configure(self, msg: dict[str, Any]) -> PointReparam | None:
         law = base_law(msg["fn"])
@@ -98,15 +92,15 @@ def with_drawn_curvature(
     ``Predictive(model, samples, return_sites=["z"])``. An observed point of the ball is scored by the
     density of its coordinates (:class:`ManifoldReparam`).
 
-    Arguments of the program's distributions are validated in its first run only. Later an algorithm may try any
-    curvature, and one that is none (``inf`` at the end of a wild step) must be a rejection instead of an error. Draws
-    that the dtype cannot hold are refused in every run, as long as Pyro validates.
+    A wild step of a chain may end at a curvature that is none, ``inf`` or 0. Pyro's ``MCMC`` runs without validation,
+    where that is a rejection and no error.
 
     :param model: the program: a function, a method or a module. Without it the result is a decorator.
     :param centered: whether points are drawn by their normal coordinates, or a collection of the names of those that
         are. Centred sites suit points about which the data say much, the others points about which they say little.
 
     >>> import pyro, torch
+    >>> import pyro.distributions as dist
     >>> from pyro.infer import MCMC, NUTS
     >>> from pyro_hyperbolic import PoincareBall
     >>> def model(distances):
@@ -151,21 +145,16 @@ class _Model:
         self.__dict__.update(state, _bound=WeakKeyDictionary())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        strategy = self.strategy
-        outer = strategy.follow, strategy.validate
-        strategy.validate = dist.is_validation_enabled()
-        try:
-            with ExitStack() as stack:
-                if not self._known:
-                    strategy.follow = stack.enter_context(Follow())
-                    stack.enter_context(_Marks(strategy.follow))
-                elif any(strategy.config.values()):
-                    stack.callback(dist.enable_validation, strategy.validate)
-                    dist.enable_validation(False)
-                result = poutine.reparam(self.program, strategy)(*args, **kwargs)
-            self._known = True
-        finally:
-            strategy.follow, strategy.validate = outer
+        program = poutine.reparam(self.program, self.strategy)
+        if self._known:
+            return program(*args, **kwargs)
+        with Follow() as follow, _Marks(follow):
+            self.strategy.follow = follow
+            try:
+                result = program(*args, **kwargs)
+            finally:
+                self.strategy.follow = None
+        self._known = True
         return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pyro
@@ -15,12 +14,9 @@ class PointReparam(Reparam):
     """Draws a point as a function of another site, ``"<name>_<suffix>"``.
 
     A subclass gives that site's distribution and the maps from its values to points and back.
-
-    :ivar validate: whether to refuse a draw that the dtype cannot hold; ``None`` is the choice of the distribution.
     """
 
     suffix: str
-    validate: bool | None = None
 
     def site(self, name: str, fn: Any) -> Any:
         """The distribution of the other site; refuses a distribution that this is not for."""
@@ -56,12 +52,3 @@ def wrapped_as(fn: Any, inner: Any) -> Any:
     if isinstance(fn, dist.MaskedDistribution):
         return wrapped_as(fn.base_dist, inner).mask(fn._mask)
     return inner
-
-
-def validated(law: Any, validate: bool | None) -> Any:
-    """``law`` with validation switched on or off."""
-    if validate is None or law._validate_args == validate:
-        return law
-    law = copy.copy(law)
-    law._validate_args = validate
-    return law
