@@ -20,8 +20,8 @@ def distances(
         loc = space.from_normal_coords(None, torch.zeros(dim))
         with pyro.plate("points", 3):
             z = pyro.sample("z", family(loc, scale, space))
-        d = space.dist(z, z.roll(1, -2))
-        pyro.sample("x", dist.Normal(d, noise).to_event(1), obs=torch.tensor(DISTANCES) if x is None else x)
+            d = space.dist(z, z.roll(1, -2))
+            pyro.sample("x", dist.Normal(d, noise), obs=torch.tensor(DISTANCES) if x is None else x)
         return z
 
     return model
