@@ -20,6 +20,8 @@ from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.ops.special import safe_norm
+from pyro_hyperbolic.ops.transport import length_of_noise, stretch
 
 
 class RiemannianNormal(ManifoldNormal):
@@ -110,6 +112,23 @@ class RiemannianNormal(ManifoldNormal):
         shape = sample_shape + self.batch_shape
         direction = HypersphericalUniform(self.dim, self.loc.dtype, self.loc.device).rsample(shape)
         return self._radius.rsample(sample_shape).unsqueeze(-1) * direction
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        r"""White noise :math:`\epsilon` moved along its direction, to the radius of the same quantile.
+
+        Smooth, also through 0, and the identity of the normal coordinates :math:`\sigma\epsilon` at ``c = 0``;
+        see :mod:`pyro_hyperbolic.ops.transport`. The inverse, :meth:`to_noise`, has no derivatives.
+        """
+        return super().from_noise(noise)
+
+    def _colour(self, noise: Tensor) -> Tensor:
+        length, q = torch.broadcast_tensors(safe_norm(noise), self._radius._q.unsqueeze(-1))
+        return self.scale * stretch(length, q, self.dim) * noise
+
+    def _whiten(self, v: Tensor) -> Tensor:
+        v = (v / self.scale).detach()
+        radius, q = torch.broadcast_tensors(safe_norm(v), self._radius._q.unsqueeze(-1))
+        return v * length_of_noise(radius, q, self.dim) / torch.where(radius == 0, 1.0, radius)
 
     def _log_density(self, v: Tensor) -> Tensor:
         scaled = (v / self.scale).square().sum(-1)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints, transform_to
 
 from pyro_hyperbolic.distributions.constraints import OnManifold, hyperboloid, on_manifold, poincare_ball
+from pyro_hyperbolic.distributions.homes import Origin, settle
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.ops.special import log_sinhc, squared_norm
 
@@ -64,7 +65,10 @@ class ExpMapTransform(Transform):
         return state
 
     def _call(self, x: Tensor) -> Tensor:
-        return self.manifold.from_normal_coords(self.loc, x)
+        y = self.manifold.from_normal_coords(self.loc, x)
+        if self.loc is None:
+            settle(y, self.manifold, Origin.KEPT)
+        return y
 
     def _inverse(self, y: Tensor) -> Tensor:
         return self.manifold.to_normal_coords(self.loc, y)
