@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry.manifold import Manifold
-from pyro_hyperbolic.ops.special import squared_norm, tanhc
+from pyro_hyperbolic.ops.special import cosh_sqrt, squared_norm, tanhc
 from pyro_hyperbolic.ops.tolerances import eps
 
 # A Newton step shorter than this many eps (in units of 1 + the spread of the points) ends the iteration.
 _STEP_TOLERANCE = 32.0
+# Values that differ by less than rounding do not say which is lower; however coarse that is, one of twice the size does.
+_MOST_SLACK = 1.0
 _MAX_STEPS = 200
 _HALVINGS = 30
 
@@ -20,9 +22,10 @@ def frechet_mean(manifold: Manifold, x: Tensor, weights: Tensor | None = None) -
 
     :math:`f` is geodesically strongly convex, so the minimum is unique. It is found by Newton steps,
     halved until :math:`f` falls, which converge from any start; the iteration ends when the step is shorter than
-    ``32 eps (1 + spread)``. The result is differentiable once in the points, the weights and
-    the curvature: the last Newton step is taken with the graph attached, which is the implicit
-    function theorem.
+    ``32 eps (1 + spread)``, or where coordinates cannot tell: rounding moves a mean at distance ``r`` from the origin
+    by :math:`\epsilon \cosh(\sqrt{c}\,r)`, and steps of that order which do not shrink any more are noise. The result
+    is differentiable once in the points, the weights and the curvature: the last Newton step is taken with the graph
+    attached, which is the implicit function theorem.
 
     :param x: points ``(..., N, D)``.
     :param weights: non-negative ``(..., N)``, not all zero; equal by default.
@@ -55,19 +58,25 @@ def _minimise(manifold: Manifold, x: Tensor, weights: Tensor) -> Tensor:
     dim = manifold.intrinsic_dim(x.shape[-1])
     mean = manifold.origin(dim, x.dtype, x.device).expand(batch + x.shape[-1:])
     gradient, hessian, value = _derivatives(manifold, mean, x, weights)
+    previous = torch.full_like(value, torch.inf)
+    done = torch.zeros_like(value, dtype=torch.bool)
     for _ in range(_MAX_STEPS):
+        rounding = _STEP_TOLERANCE * eps(x.dtype)
+        noise = rounding * cosh_sqrt(manifold.c * manifold.dist0(mean).square())
         step = torch.linalg.solve(hessian, gradient)
-        size = torch.ones_like(value)
+        size = torch.where(done, 0.0, torch.ones_like(value))
         for _ in range(_HALVINGS):
             trial = manifold.from_normal_coords(mean, size.unsqueeze(-1) * step)
             trial_gradient, trial_hessian, trial_value = _derivatives(manifold, trial, x, weights)
-            worse = trial_value > value * (1 + _STEP_TOLERANCE * eps(x.dtype))
+            worse = trial_value > value * (1 + noise.clamp(max=_MOST_SLACK))
             if not bool(worse.any()):
                 break
             size = torch.where(worse, size / 2, size)
         mean, gradient, hessian, value = trial, trial_gradient, trial_hessian, trial_value
         length = (size * step.norm(dim=-1)) / (1 + value.sqrt())
-        if bool((length <= _STEP_TOLERANCE * eps(x.dtype)).all()):
+        done = done | (length <= rounding) | ((length <= noise) & (length > previous / 2))
+        previous = length
+        if bool(done.all()):
             break
     return manifold.to_normal_coords(None, mean)
 
