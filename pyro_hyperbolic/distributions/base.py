@@ -14,7 +14,7 @@ from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform
 from pyro_hyperbolic.geometry import Lorentz, Manifold
 from pyro_hyperbolic.geometry.variation import base_point_variation
-from pyro_hyperbolic.ops.checks import inspectable
+from pyro_hyperbolic.ops.checks import check_precision, inspectable, static_size
 
 # A law is held by a dtype if its radius at this normal score (99.9% of its mass) still is.
 MASS_SCORE = 3.0
@@ -37,7 +37,7 @@ class ManifoldNormal(TorchDistribution):
     def _set_loc(self, loc: Tensor, manifold: Manifold) -> None:
         self.loc = loc
         self.manifold = manifold
-        self.dim = manifold.intrinsic_dim(loc.shape[-1])
+        self.dim = manifold.intrinsic_dim(static_size(loc))
         self._transform = ExpMapTransform(manifold, loc, cache_size=1)
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:

@@ -43,6 +43,7 @@ _NEWTON_STEPS = 4  # from a grid whose cells are a twentieth of a standard devia
 
 SCORE_MAX = 9.0  # quantiles are tabulated for normal scores |z| <= 9 (probabilities down to 1e-19)
 _SCORE_CELL = 1 / 3
+_NUM_COLUMNS = round(2 * SCORE_MAX / _SCORE_CELL)
 _W_CELL = 0.125
 _QUANTILE_DEGREE = 5
 _INTEGRAL_DEGREE = 9
@@ -133,7 +134,7 @@ def log_integral_ratio(q: Tensor, dim: int) -> Tensor:
     """:math:`L(q) = \\log I(q) - \\log I(0)`, from the table."""
     n, end = dim - 1, _table_end(dim)
     table = _integral_table(dim, q.dtype, q.device)
-    cell, t = _locate(torch.log1p(dim * q.clamp(max=end)), _W_CELL, table.shape[0])
+    cell, t = _locate(torch.log1p(dim * q.clamp(max=end)), _W_CELL, _num_rows(dim))
     near = _horner(_gather(table, cell), t)
     if n == 0:
         return near
@@ -146,8 +147,8 @@ def quantile(z: Tensor, q: Tensor, dim: int) -> Tensor:
     r"""The ``y`` with :math:`F(y) = \Phi(z)`, :math:`|z| \le 9`, from the table; ``z`` and ``q`` of one shape."""
     n, end = dim - 1, _table_end(dim)
     table = _quantile_table(dim, q.dtype, q.device)
-    row, t = _locate(torch.log1p(dim * q.clamp(max=end)), _W_CELL, table.shape[0])
-    column, s = _locate(z + SCORE_MAX, _SCORE_CELL, table.shape[1])
+    row, t = _locate(torch.log1p(dim * q.clamp(max=end)), _W_CELL, _num_rows(dim))
+    column, s = _locate(z + SCORE_MAX, _SCORE_CELL, _NUM_COLUMNS)
     near = _horner(_horner(_gather(table, row, column), s.unsqueeze(-1)), t).exp()
     if n == 0:
         return near
@@ -159,6 +160,11 @@ def _table_end(dim: int) -> float:
     """Where :math:`n\\sqrt{q} - 9 > 20/\\sqrt{q}`: then :math:`e^{-2s} < 10^{-17}` for :math:`s = \\sqrt{q}\\,y`."""
     n = dim - 1
     return 1.0 if n == 0 else ((WINDOW + math.sqrt(WINDOW**2 + 80 * n)) / (2 * n)) ** 2
+
+
+def _num_rows(dim: int) -> int:
+    """Cells of the table in :math:`w`; a compiler that takes shapes for symbols cannot ask the table."""
+    return max(1, math.ceil(math.log1p(dim * _table_end(dim)) / _W_CELL))
 
 
 def log_chi_integral(dim: int) -> float:
@@ -230,16 +236,14 @@ def _table(dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, 
 
 @torch.no_grad()
 def _make_table(dim: int) -> tuple[Tensor, Tensor]:
-    cells = max(1, math.ceil(math.log1p(dim * _table_end(dim)) / _W_CELL))
-    columns = round(2 * SCORE_MAX / _SCORE_CELL)
-
+    cells = _num_rows(dim)
     w, to_coefficients = _cell_nodes(cells, _W_CELL, _INTEGRAL_DEGREE)
     q = torch.expm1(w) / dim
     ratio = log_integral(q.reshape(-1), dim - 1).reshape(q.shape) - log_chi_integral(dim)
     integral = ratio @ to_coefficients.T
 
     w, to_rows = _cell_nodes(cells, _W_CELL, _QUANTILE_DEGREE)
-    z, to_columns = _cell_nodes(columns, _SCORE_CELL, _QUANTILE_DEGREE)
+    z, to_columns = _cell_nodes(_NUM_COLUMNS, _SCORE_CELL, _QUANTILE_DEGREE)
     q = torch.expm1(w) / dim
     y = _solve_quantiles(q.reshape(-1), z.reshape(-1) - SCORE_MAX, dim - 1)
     values = y.log().reshape(*w.shape, *z.shape)
