@@ -126,7 +126,7 @@ class ManifoldNormal(TorchDistribution):
 
     def _loc_motion(self, v: Tensor) -> Tensor:
         m = self.manifold.to_normal_coords(None, self.loc)
-        return base_point_variation(m.detach(), v, m - m.detach(), self.manifold.c)
+        return base_point_variation(m.detach(), v, m - m.detach(), self.manifold.aligned_c(m))
 
     def _check_reach(self) -> None:
         """Refuse to sample where the coordinates cannot hold the mass: samples and density would disagree.
@@ -141,10 +141,14 @@ class ManifoldNormal(TorchDistribution):
             distance = self.manifold.dist0(self.loc) + self._outer_radius()
             if not inspectable(distance):
                 return
-            needed = distance.max().item()
+            if bool((distance <= self.manifold.reach(dtype)).all()):
+                return
             reach, wide = self.manifold.reach(dtype), self.manifold.reach(torch.float64)
-        if needed <= reach:
-            return
+            worst = (distance / reach).argmax()
+            needed, reach, wide = (
+                torch.as_tensor(value, device=worst.device).expand(distance.shape).flatten()[worst].item()
+                for value in (distance, reach, wide)
+            )
         options = []
         if dtype != torch.float64 and needed <= wide:
             options.append(f"float64 (which reaches {wide:.4g})")
@@ -172,6 +176,15 @@ def as_param(value: Tensor | float, like: Tensor) -> Tensor:
 def expand_to(value: Tensor, shape: torch.Size) -> Tensor:
     """``value.expand(shape)``, or ``value`` itself: a leaf stays one, which a law needs to be copied."""
     return value if value.shape == shape else value.expand(shape)
+
+
+def broadcast_batch(name: str, **shapes: torch.Size) -> torch.Size:
+    """The batch shape that those of the arguments make."""
+    try:
+        return torch.broadcast_shapes(*shapes.values())
+    except RuntimeError as error:
+        given = " and ".join(f"{tuple(shape)} of {argument}" for argument, shape in shapes.items() if shape)
+        raise ValueError(f"{name}: the batch shapes {given} do not broadcast.") from error
 
 
 def check_point_args(name: str, loc: Tensor, manifold: Manifold | None) -> Manifold:

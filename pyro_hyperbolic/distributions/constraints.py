@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from torch import Tensor
 from torch.distributions.constraints import Constraint
+from typing_extensions import Self
 
 from pyro_hyperbolic.geometry import Lorentz, Manifold, PoincareBall
-from pyro_hyperbolic.geometry.manifold import as_number
+from pyro_hyperbolic.geometry.manifold import describe
 
 
 class OnManifold(Constraint):
-    """Points of a manifold. Two such constraints are equal when chart and curvature are the same."""
+    """Points of a manifold. Two such constraints are equal when chart and curvature are the same.
+
+    :param c: as of the chart; the result of ``check`` broadcasts with it.
+    """
 
     event_dim = 1
     is_discrete = False
@@ -20,6 +24,13 @@ class OnManifold(Constraint):
     def __init__(self, c: float | Tensor = 1.0) -> None:
         self.manifold = self.chart(c)
         super().__init__()
+
+    @classmethod
+    def of(cls, manifold: Manifold) -> Self:
+        """The constraint of a manifold of this chart, whose curvature is not checked again."""
+        new = cls.__new__(cls)
+        new.manifold = manifold
+        return new
 
     def check(self, value: Tensor) -> Tensor:
         return self.manifold.contains(value)
@@ -31,7 +42,7 @@ class OnManifold(Constraint):
         return hash(self.manifold)
 
     def __repr__(self) -> str:
-        return f"{self.name}(c={as_number(self.manifold.c):g})"
+        return f"{self.name}(c={describe(self.manifold.c, 'g')})"
 
 
 class _PoincareBall(OnManifold):
@@ -59,7 +70,7 @@ def on_manifold(manifold: Manifold) -> Constraint:
     if type(manifold) not in _SUPPORTS:
         names = ", ".join(sorted(t.__name__ for t in _SUPPORTS))
         raise ValueError(f"manifold must be one of {names}, got {manifold!r}; pass for example PoincareBall(c=1.0).")
-    return _SUPPORTS[type(manifold)](manifold.c)
+    return _SUPPORTS[type(manifold)].of(manifold)
 
 
 __all__ = ["OnManifold", "hyperboloid", "on_manifold", "poincare_ball"]

@@ -77,7 +77,9 @@ class HyperbolicRadius(TorchDistribution):
 
     @property
     def _q(self) -> Tensor:
-        return self.c * self.scale.square()
+        q = self.c * self.scale.square()
+        # The table would continue below 0.
+        return torch.threshold(q, -torch.finfo(q.dtype).tiny, torch.nan)
 
     @property
     def log_normalizer(self) -> Tensor:

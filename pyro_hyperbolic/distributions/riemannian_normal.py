@@ -12,6 +12,7 @@ from pyro_hyperbolic.distributions.base import (
     MASS_SCORE,
     ManifoldNormal,
     as_param,
+    broadcast_batch,
     check_point_args,
     expand_to,
 )
@@ -33,9 +34,9 @@ class RiemannianNormal(ManifoldNormal):
 
     :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
     :param scale: :math:`\sigma > 0`, a number or ``(..., 1)``: this law is isotropic.
-    :param manifold: where the law lives.
+    :param manifold: where the law lives; a batch of curvatures makes a batch of laws.
 
-    Shapes: batch shape as the arguments broadcast, event shape ``(d,)``.
+    Shapes: batch shape as the arguments and the manifold's ``c`` broadcast, event shape ``(d,)``.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> p = RiemannianNormal(torch.zeros(2), 1.0, PoincareBall(1.0))
@@ -62,20 +63,16 @@ class RiemannianNormal(ManifoldNormal):
                 " isotropic. For one scale per batch element use scale.unsqueeze(-1); for one per dimension"
                 " use WrappedNormal."
             )
-        try:
-            batch_shape = torch.broadcast_shapes(loc.shape[:-1], value.shape[:-1])
-        except RuntimeError as error:
-            raise ValueError(
-                f"RiemannianNormal: the batch shapes {tuple(loc.shape[:-1])} of loc and"
-                f" {tuple(value.shape[:-1])} of scale do not broadcast."
-            ) from error
+        batch_shape = broadcast_batch(
+            "RiemannianNormal", loc=loc.shape[:-1], scale=value.shape[:-1], c=manifold.batch_shape
+        )
         self._set_loc(expand_to(loc, batch_shape + loc.shape[-1:]), manifold)
         self._set_scale(expand_to(value, batch_shape + (1,)))
         super().__init__(batch_shape, loc.shape[-1:], validate_args=validate_args)
 
     def _set_scale(self, scale: Tensor) -> None:
         self.scale = scale
-        c = self.manifold.c
+        c = self.manifold.valid_c
         # A curvature in another dtype must not decide that of the samples.
         c = c.to(scale) if isinstance(c, Tensor) else c
         self._radius = HyperbolicRadius(self.dim, scale.squeeze(-1), c, validate_args=False)

@@ -70,15 +70,19 @@ class ExpMapTransform(Transform):
         return self.manifold.to_normal_coords(self.loc, y)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        return (x.shape[-1] - 1) * log_sinhc(self.manifold.c * squared_norm(x)).squeeze(-1)
+        return (x.shape[-1] - 1) * log_sinhc(self.manifold.aligned_c(x) * squared_norm(x)).squeeze(-1)
 
     def forward_shape(self, shape: torch.Size) -> torch.Size:
-        size = torch.Size((*shape[:-1], self.manifold.ambient_dim(shape[-1])))
-        return size if self.loc is None else torch.broadcast_shapes(size, self.loc.shape)
+        return self._broadcast(torch.Size((*shape[:-1], self.manifold.ambient_dim(shape[-1]))))
 
     def inverse_shape(self, shape: torch.Size) -> torch.Size:
-        size = shape if self.loc is None else torch.broadcast_shapes(shape, self.loc.shape)
+        size = self._broadcast(shape)
         return torch.Size((*size[:-1], self.manifold.intrinsic_dim(shape[-1])))
+
+    def _broadcast(self, shape: torch.Size) -> torch.Size:
+        """The shape of points that meet the centre and the batch of curvatures."""
+        loc = torch.Size() if self.loc is None else self.loc.shape
+        return torch.broadcast_shapes(shape, loc, self.manifold.batch_shape + (1,))
 
 
 @biject_to.register(poincare_ball)

@@ -13,6 +13,7 @@ from pyro_hyperbolic.distributions.base import (
     MASS_SCORE,
     ManifoldNormal,
     as_param,
+    broadcast_batch,
     check_point_args,
     expand_to,
 )
@@ -33,10 +34,10 @@ class WrappedNormal(ManifoldNormal):
 
     :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
     :param scale: standard deviation: a number or ``(..., 1)`` is isotropic, ``(..., d)`` diagonal.
-    :param manifold: where the law lives.
+    :param manifold: where the law lives; a batch of curvatures makes a batch of laws.
     :param scale_tril: instead of ``scale``, the Cholesky factor of :math:`\Sigma`, ``(..., d, d)``.
 
-    Shapes: batch shape as the arguments broadcast, event shape ``(d,)``.
+    Shapes: batch shape as the arguments and the manifold's ``c`` broadcast, event shape ``(d,)``.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> q = WrappedNormal(torch.zeros(3, 2), 0.5, PoincareBall(1.0))
@@ -75,14 +76,18 @@ class WrappedNormal(ManifoldNormal):
                     f"WrappedNormal: scale must be a number, (..., 1) or (..., {dim}), got {tuple(value.shape)};"
                     " for one scale per batch element use scale.unsqueeze(-1)."
                 )
-            batch_shape = _broadcast_batch(loc.shape[:-1], value.shape[:-1], "scale")
+            batch_shape = broadcast_batch(
+                "WrappedNormal", loc=loc.shape[:-1], scale=value.shape[:-1], c=manifold.batch_shape
+            )
             self.scale = expand_to(value, batch_shape + value.shape[-1:])
         else:
             assert scale_tril is not None  # for the type checker: exactly one of the two is given
             if not isinstance(scale_tril, Tensor) or scale_tril.dim() < 2 or scale_tril.shape[-2:] != (dim, dim):
                 got = tuple(scale_tril.shape) if isinstance(scale_tril, Tensor) else repr(scale_tril)
                 raise ValueError(f"WrappedNormal: scale_tril must be a tensor (..., {dim}, {dim}), got {got}.")
-            batch_shape = _broadcast_batch(loc.shape[:-1], scale_tril.shape[:-2], "scale_tril")
+            batch_shape = broadcast_batch(
+                "WrappedNormal", loc=loc.shape[:-1], scale_tril=scale_tril.shape[:-2], c=manifold.batch_shape
+            )
             self.scale_tril = expand_to(scale_tril, batch_shape + (dim, dim))
         self._set_loc(expand_to(loc, batch_shape + loc.shape[-1:]), manifold)
         super().__init__(batch_shape, loc.shape[-1:], validate_args=validate_args)
@@ -155,12 +160,3 @@ class WrappedNormal(ManifoldNormal):
         else:
             variance = self.scale.square().expand(self.batch_shape + (self.dim,))
         return variance.sum(-1).sqrt() + MASS_SCORE * variance.amax(-1).sqrt()
-
-
-def _broadcast_batch(a: torch.Size, b: torch.Size, name: str) -> torch.Size:
-    try:
-        return torch.broadcast_shapes(a, b)
-    except RuntimeError as error:
-        raise ValueError(
-            f"WrappedNormal: the batch shapes {tuple(a)} of loc and {tuple(b)} of {name} do not broadcast."
-        ) from error

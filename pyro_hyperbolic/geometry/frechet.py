@@ -27,6 +27,7 @@ def frechet_mean(manifold: Manifold, x: Tensor, weights: Tensor | None = None) -
     is differentiable once in the points, the weights and the curvature: the last Newton step is taken with the graph
     attached, which is the implicit function theorem.
 
+    :param manifold: where the points lie; a batch of curvatures has size 1 in its last dimension, that of the points.
     :param x: points ``(..., N, D)``.
     :param weights: non-negative ``(..., N)``, not all zero; equal by default.
     :returns: ``(..., D)``.
@@ -45,28 +46,30 @@ def frechet_mean(manifold: Manifold, x: Tensor, weights: Tensor | None = None) -
         raise ValueError("weights must be non-negative with a positive sum; drop the negative ones.")
     weights = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
     # The coordinates of a fixed point may depend on the curvature; its normal coordinates do not.
-    mean = manifold.from_normal_coords(None, _minimise(manifold, x, weights))
+    mean = manifold.squeeze().from_normal_coords(None, _minimise(manifold, x, weights))
     gradient, hessian, _ = _derivatives(manifold, mean, x, weights)
     step = torch.linalg.solve(hessian.detach(), gradient)
-    return manifold.from_normal_coords(mean, step)
+    return manifold.squeeze().from_normal_coords(mean, step)
 
 
 @torch.no_grad()
 def _minimise(manifold: Manifold, x: Tensor, weights: Tensor) -> Tensor:
     """Normal coordinates of the mean at the origin."""
-    batch = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2])
+    space = manifold.squeeze()  # of the mean, as manifold is that of the points
+    batch = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2], space.batch_shape)
     dim = manifold.intrinsic_dim(x.shape[-1])
-    mean = manifold.origin(dim, x.dtype, x.device).expand(batch + x.shape[-1:])
+    mean = space.origin(dim, x.dtype, x.device).expand(batch + x.shape[-1:])
     gradient, hessian, value = _derivatives(manifold, mean, x, weights)
     previous = torch.full_like(value, torch.inf)
     done = torch.zeros_like(value, dtype=torch.bool)
+    rounding = _STEP_TOLERANCE * eps(x.dtype)
     for _ in range(_MAX_STEPS):
-        rounding = _STEP_TOLERANCE * eps(x.dtype)
-        noise = rounding * cosh_sqrt(manifold.c * manifold.dist0(mean).square())
+        distance = space.dist0(mean).unsqueeze(-1)
+        noise = rounding * cosh_sqrt(space.aligned_c(distance) * distance.square()).squeeze(-1)
         step = torch.linalg.solve(hessian, gradient)
         size = torch.where(done, 0.0, torch.ones_like(value))
         for _ in range(_HALVINGS):
-            trial = manifold.from_normal_coords(mean, size.unsqueeze(-1) * step)
+            trial = space.from_normal_coords(mean, size.unsqueeze(-1) * step)
             trial_gradient, trial_hessian, trial_value = _derivatives(manifold, trial, x, weights)
             worse = trial_value > value * (1 + noise.clamp(max=_MOST_SLACK))
             if not bool(worse.any()):
@@ -74,11 +77,12 @@ def _minimise(manifold: Manifold, x: Tensor, weights: Tensor) -> Tensor:
             size = torch.where(worse, size / 2, size)
         mean, gradient, hessian, value = trial, trial_gradient, trial_hessian, trial_value
         length = (size * step.norm(dim=-1)) / (1 + value.sqrt())
-        done = done | (length <= rounding) | ((length <= noise) & (length > previous / 2))
+        # Written so that nan, of a point outside of the ball, is done.
+        done = done | ~(length > rounding) | ((length <= noise) & (length > previous / 2))
         previous = length
         if bool(done.all()):
             break
-    return manifold.to_normal_coords(None, mean)
+    return space.to_normal_coords(None, mean)
 
 
 def _derivatives(manifold: Manifold, mean: Tensor, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -89,7 +93,7 @@ def _derivatives(manifold: Manifold, mean: Tensor, x: Tensor, weights: Tensor) -
     """
     v = manifold.to_normal_coords(mean.unsqueeze(-2), x)
     r2 = squared_norm(v)
-    across = 1 / tanhc(manifold.c * r2)
+    across = 1 / tanhc(manifold.aligned_c(r2) * r2)
     unit = v / torch.where(r2 == 0, 1.0, r2).sqrt()
     eye = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
     along = torch.einsum("...ni,...nj->...ij", weights * (1 - across) * unit, unit)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import lorentz_math as lm
 from pyro_hyperbolic.geometry.frechet import frechet_mean
-from pyro_hyperbolic.geometry.manifold import Manifold, as_number
-from pyro_hyperbolic.ops.checks import inspectable
+from pyro_hyperbolic.geometry.manifold import Manifold
 from pyro_hyperbolic.ops.special import dot
 from pyro_hyperbolic.ops.tolerances import hyperboloid_tolerance
 
@@ -24,7 +24,7 @@ class Lorentz(Manifold):
     that looks back from a far point (:meth:`logmap`, ``log_prob`` of a point that the law did not draw) loses
     :math:`e^{2\sqrt{c}\,d(0, x)}` in relative precision at most.
 
-    :param c: minus the curvature, a float or a 0-dim tensor, ``c > 0``.
+    :param c: minus the curvature, a float or a floating tensor of any shape (see :class:`Manifold`), ``c > 0``.
 
     >>> h = Lorentz(c=1.0)
     >>> x = h.from_normal_coords(None, torch.tensor([60.0, 0.0]))
@@ -32,10 +32,13 @@ class Lorentz(Manifold):
     tensor(60.)
     """
 
-    def __init__(self, c: float | Tensor = 1.0) -> None:
-        super().__init__(c)
-        if (not isinstance(c, Tensor) or inspectable(c)) and as_number(self.c) == 0:
+    def _is_valid(self, c: Any) -> Any:
+        return c > 0
+
+    def _refuse(self, c: float) -> None:
+        if c == 0:
             raise ValueError("c must be positive, got 0: these coordinates have no flat limit; use PoincareBall(0).")
+        super()._refuse(c)
 
     def intrinsic_dim(self, size: int) -> int:
         return size - 1
@@ -44,29 +47,34 @@ class Lorentz(Manifold):
         return dim + 1
 
     def origin(self, dim: int, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
-        zero = torch.zeros(dim, dtype=dtype, device=device)
-        return torch.cat([torch.ones_like(zero[:1]) / lm.root(self.c, zero), zero])
+        """``(d + 1,)``; for a batch of curvatures ``c.shape + (d + 1,)``."""
+        zero = torch.zeros(self.batch_shape + (dim,), dtype=dtype, device=device)
+        return torch.cat([torch.ones_like(zero[..., :1]) / lm.root(self.aligned_c(zero), zero), zero], -1)
 
-    def reach(self, dtype: torch.dtype) -> float:
-        c = as_number(self.c)
+    def reach(self, dtype: torch.dtype) -> float | Tensor:
+        c = torch.as_tensor(self.c, dtype=torch.float64).detach()
         # The largest coordinate is cosh(sqrt(c) r) / sqrt(c); a factor e is left for what is computed with it.
-        return (math.log(torch.finfo(dtype).max) - 1 + min(0.0, 0.5 * math.log(c))) / math.sqrt(c)
+        distance = (math.log(torch.finfo(dtype).max) - 1 + (0.5 * c.log()).clamp(max=0)) / c.sqrt()
+        return distance if distance.dim() > 0 else distance.item()
 
     def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
         r"""Möbius addition :math:`x \oplus y`, the translation from the origin to ``x`` applied to ``y``."""
-        return lm.from_normal_coords(x, lm.to_normal_coords0(y, self.c), self.c)
+        c = self.aligned_c(x)
+        return lm.from_normal_coords(x, lm.to_normal_coords0(y, c), c)
 
     def mobius_scalar_mul(self, t: float | Tensor, x: Tensor) -> Tensor:
         r""":math:`t \otimes x`, the point at ``t`` times the distance of ``x`` from the origin."""
-        return lm.from_normal_coords0(_as_factor(t) * lm.to_normal_coords0(x, self.c), self.c)
+        c = self.aligned_c(x)
+        return lm.from_normal_coords0(_as_factor(t) * lm.to_normal_coords0(x, c), c)
 
     def mobius_matvec(self, m: Tensor, x: Tensor) -> Tensor:
         r""":math:`\exp_0(M \log_0 x)` for a matrix ``(..., k, d)``."""
-        return lm.from_normal_coords0(torch.einsum("...od,...d->...o", m, lm.to_normal_coords0(x, self.c)), self.c)
+        c = self.aligned_c(x)
+        return lm.from_normal_coords0(torch.einsum("...od,...d->...o", m, lm.to_normal_coords0(x, c)), c)
 
     def gyration(self, a: Tensor, b: Tensor, u: Tensor) -> Tensor:
         r"""The rotation :math:`\operatorname{gyr}[a, b]` of a tangent vector ``u`` at the origin, or of a point."""
-        return lm.gyration(a, b, u, self.c)
+        return lm.gyration(a, b, u, self.aligned_c(a))
 
     def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
         """Riemannian inner product of tangent vectors at ``x``: their Minkowski product, without its cancellation."""
@@ -77,18 +85,19 @@ class Lorentz(Manifold):
         return lm.safe_norm(self.coframe(x, u)).squeeze(-1)
 
     def frame(self, x: Tensor, v: Tensor) -> Tensor:
-        return lm.frame(x, v, self.c)
+        return lm.frame(x, v, self.aligned_c(x))
 
     def coframe(self, x: Tensor, u: Tensor) -> Tensor:
         """Components ``(..., d)`` of the tangent vector ``u`` at ``x``, the inverse of :meth:`frame`."""
-        return lm.coframe(x, u, self.c)
+        return lm.coframe(x, u, self.aligned_c(x))
 
     def expmap(self, x: Tensor, v: Tensor) -> Tensor:
         """Exponential map of the tangent vector ``v`` at ``x``.
 
         Far out use :meth:`from_normal_coords`: rounding hides the length of a vector whose coordinates are large.
         """
-        return lm.from_normal_coords(x, self.coframe(x, v), self.c)
+        c = self.aligned_c(x)
+        return lm.from_normal_coords(x, lm.coframe(x, v, c), c)
 
     def logmap(self, x: Tensor, y: Tensor) -> Tensor:
         """Logarithm map, the inverse of :meth:`expmap`."""
@@ -96,37 +105,37 @@ class Lorentz(Manifold):
 
     def expmap0(self, v: Tensor) -> Tensor:
         """Exponential map of the tangent vector ``v``, with time component 0, at the origin."""
-        return lm.from_normal_coords0(lm.space(v), self.c)
+        return lm.from_normal_coords0(lm.space(v), self.aligned_c(v))
 
     def logmap0(self, y: Tensor) -> Tensor:
         """Logarithm map at the origin."""
-        v = lm.to_normal_coords0(y, self.c)
+        v = lm.to_normal_coords0(y, self.aligned_c(y))
         return torch.cat([torch.zeros_like(v[..., :1]), v], -1)
 
     def from_normal_coords(self, x: Tensor | None, v: Tensor) -> Tensor:
         if x is None:
-            return lm.from_normal_coords0(v, self.c)
-        return lm.from_normal_coords(x, v, self.c)
+            return lm.from_normal_coords0(v, self.aligned_c(v))
+        return lm.from_normal_coords(x, v, self.aligned_c(v))
 
     def to_normal_coords(self, x: Tensor | None, y: Tensor) -> Tensor:
         if x is None:
-            return lm.to_normal_coords0(y, self.c)
-        return lm.to_normal_coords(x, y, self.c)
+            return lm.to_normal_coords0(y, self.aligned_c(y))
+        return lm.to_normal_coords(x, y, self.aligned_c(y))
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         """Geodesic distance; its derivative at ``x = y`` is taken as 0."""
-        return lm.dist(x, y, self.c)
+        return lm.dist(x, y, self.aligned_c(x))
 
     def dist0(self, x: Tensor) -> Tensor:
         """Distance to the origin."""
-        return lm.dist0(x, self.c)
+        return lm.dist0(x, self.aligned_c(x))
 
     def pairwise_dist(self, x: Tensor, y: Tensor) -> Tensor:
-        return lm.pairwise_dist(x, y, self.c)
+        return lm.pairwise_dist(x, y, self.c_of_sets(x))
 
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """Parallel transport of ``v`` along the geodesic from ``x`` to ``y``."""
-        return lm.transp(x, y, v, self.c)
+        return lm.transp(x, y, v, self.aligned_c(x))
 
     def transp0(self, y: Tensor, v: Tensor) -> Tensor:
         """Parallel transport of ``v``, with time component 0, from the origin to ``y``."""
@@ -143,7 +152,7 @@ class Lorentz(Manifold):
         comes from one matrix product. Point and plane may be far from the origin, but not both: the product is as
         large as :math:`e^{\sqrt{c}\,(d(0, x) + d(0, p))}`.
         """
-        return lm.dist2plane(x, p, a, self.c, signed)
+        return lm.dist2plane(x, p, a, self.aligned_c(x), signed)
 
     def frechet_mean(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Weighted Fréchet mean; see :func:`~pyro_hyperbolic.geometry.frechet_mean`."""
@@ -151,7 +160,7 @@ class Lorentz(Manifold):
 
     def projx(self, x: Tensor) -> Tensor:
         """The point with the same space part."""
-        return lm.lift(lm.space(x), self.c)
+        return lm.lift(lm.space(x), self.aligned_c(x))
 
     def contains(self, x: Tensor) -> Tensor:
         """Which points satisfy the equation of the hyperboloid to rounding; ``False`` for ``nan`` and ``inf``."""
@@ -161,15 +170,15 @@ class Lorentz(Manifold):
 
     def log_volume_element(self, x: Tensor) -> Tensor:
         r""":math:`-\log(\sqrt{c}\,x_0)`: with respect to Lebesgue measure of the space part :math:`x_s`."""
-        return -torch.log(lm.root(self.c, x) * x[..., 0])
+        return -torch.log(lm.root(self.aligned_c(x), x) * lm.time(x)).squeeze(-1)
 
     def to_poincare(self, x: Tensor) -> Tensor:
         """The same point of ``PoincareBall(c)``, ``(..., d)``; the outermost one where the ball's coordinates end."""
-        return lm.to_ball(x, self.c)
+        return lm.to_ball(x, self.aligned_c(x))
 
     def from_poincare(self, b: Tensor) -> Tensor:
         """The point of the hyperboloid that is ``b`` in ``PoincareBall(c)``; ``nan`` for a point outside."""
-        return lm.from_ball(b, self.c)
+        return lm.from_ball(b, self.aligned_c(b))
 
 
 def _as_factor(t: float | Tensor) -> float | Tensor:

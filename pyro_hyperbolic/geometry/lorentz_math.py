@@ -1,9 +1,10 @@
 r"""The hyperboloid of curvature :math:`-c` as pure functions.
 
-Points are ``(..., d + 1)`` with :math:`-x_0^2 + |x_s|^2 = -1/c`, :math:`x_0 > 0`; ``c > 0`` is a float or a 0-dim
-tensor. Coordinates grow like :math:`e^{\sqrt{c}\,r}`, so float32 holds distances to :math:`87/\sqrt{c}` from the
-origin and float64 to :math:`708/\sqrt{c}`, where a ball of the same dtype ends at 15 and 35. To use that range
-nothing here squares a coordinate: lengths are taken of :math:`x_s / x_0`, and hyperbolic functions of half distances.
+Points are ``(..., d + 1)`` with :math:`-x_0^2 + |x_s|^2 = -1/c`, :math:`x_0 > 0`; ``c > 0`` is a float, a 0-dim
+tensor, or ``(..., 1)``: one curvature for each point. Coordinates grow like :math:`e^{\sqrt{c}\,r}`, so float32 holds
+distances to :math:`87/\sqrt{c}` from the origin and float64 to :math:`708/\sqrt{c}`, where a ball of the same dtype
+ends at 15 and 35. To use that range nothing here squares a coordinate: lengths are taken of :math:`x_s / x_0`, and
+hyperbolic functions of half distances.
 
 The formulas are those of the ball, with its gap known exactly. In units of :math:`1/\sqrt c` the ball point is
 :math:`b = x_s/(1 + x_0)` and its gap :math:`1 - |b|^2 = 2/(1 + x_0)` is no difference any more. For normal coordinates
@@ -19,7 +20,7 @@ import math
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.geometry.poincare_math import gap, projx
+from pyro_hyperbolic.geometry.poincare_math import gap, per_point, projx
 from pyro_hyperbolic.ops.pairs import pairwise_norm
 from pyro_hyperbolic.ops.special import (
     asinhc,
@@ -66,7 +67,8 @@ def lift(xs: Tensor, c: Curvature) -> Tensor:
     inverse = 1 / root(c, xs)
     scale = xs.detach().abs().amax(-1, keepdim=True).clamp(min=1.0)
     length = scale * safe_norm(xs / scale)
-    return torch.cat([torch.hypot(length, inverse * torch.ones_like(length)), xs], -1)
+    x0 = torch.hypot(length, inverse * torch.ones_like(length))
+    return torch.cat([x0, xs.expand(x0.shape[:-1] + xs.shape[-1:])], -1)
 
 
 def to_ball(x: Tensor, c: Curvature) -> Tensor:
@@ -152,7 +154,7 @@ def _polar(a: Tensor, b: Tensor, sinh_a: Tensor, sinh_b: Tensor, angle: Tensor) 
 
 
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    return 2 * torch.asinh(half_sinh(x, y, c)).squeeze(-1) / root(c, x)
+    return (2 * torch.asinh(half_sinh(x, y, c)) / root(c, x)).squeeze(-1)
 
 
 def dist0(x: Tensor, c: Curvature) -> Tensor:
@@ -224,5 +226,5 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     large numbers when ``p`` is far. A normal of length 0 has distance 0 from everything.
     """
     length = safe_norm(coframe(p, a, c))
-    out = scaled_asinh(minkowski(a / torch.where(length == 0, 1.0, length), x), c)
+    out = scaled_asinh(minkowski(a / torch.where(length == 0, 1.0, length), x), per_point(c))
     return out if signed else out.abs()

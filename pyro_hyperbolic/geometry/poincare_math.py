@@ -1,9 +1,9 @@
 r"""The Poincaré ball of curvature :math:`-c` as pure functions.
 
-Points and tangent vectors are ``(..., d)``; ``c >= 0`` is a float or a 0-dim tensor. Every formula is
-arranged so that nothing cancels: sums of opposite points enter as :math:`s = x + y`, computed
-first, and the gaps :math:`1 - c|x|^2` as such. With :math:`\alpha = 1 - c|x|^2`,
-:math:`\beta = 1 - c|y|^2`,
+Points and tangent vectors are ``(..., d)``; ``c >= 0`` is a float, a 0-dim tensor, or ``(..., 1)``: one curvature for
+each point, as a factor of its coordinates. Every formula is arranged so that nothing cancels: sums of opposite points
+enter as :math:`s = x + y`, computed first, and the gaps :math:`1 - c|x|^2` as such. With
+:math:`\alpha = 1 - c|x|^2`, :math:`\beta = 1 - c|y|^2`,
 
 .. math::
 
@@ -126,17 +126,18 @@ def _half_log(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r""":math:`\tfrac{2}{\sqrt c}\operatorname{asinh}(\sqrt{c}\,|x-y| / \sqrt{\alpha\beta})`."""
     chord = safe_norm(x - y) * (gap(x, c) * gap(y, c)).rsqrt()
-    return 2 * scaled_asinh(chord.squeeze(-1), c)
+    return 2 * scaled_asinh(chord, c).squeeze(-1)
 
 
 def dist0(x: Tensor, c: Curvature) -> Tensor:
-    return 2 * scaled_asinh((safe_norm(x) * gap(x, c).rsqrt()).squeeze(-1), c)
+    return 2 * scaled_asinh(safe_norm(x) * gap(x, c).rsqrt(), c).squeeze(-1)
 
 
 def pairwise_dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """All distances between ``(..., N, d)`` and ``(..., M, d)`` as ``(..., N, M)``, O(N M) memory.
 
-    The chords are taken from differences; from :math:`|x|^2 + |y|^2 - 2xy` all pairs near the border would be lost.
+    ``c`` is a number for all pairs, or ``(..., 1, 1)``. The chords are taken from differences; from
+    :math:`|x|^2 + |y|^2 - 2xy` all pairs near the border would be lost.
     """
     chord = pairwise_norm(x, y) * gap(x, c).rsqrt() * gap(y, c).rsqrt().transpose(-1, -2)
     return 2 * scaled_asinh(chord, c)
@@ -173,8 +174,13 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     beta = gap(x, c)
     plane = torch.cat([2 * unit + 2 * c * b * p, -b], -1)
     point = torch.cat([x / beta, (2 - beta) / beta], -1)
-    out = scaled_asinh(dot(point, plane), c)
+    out = scaled_asinh(dot(point, plane), per_point(c))
     return out if signed else out.abs()
+
+
+def per_point(c: Curvature) -> Curvature:
+    """The curvature as a factor of numbers, of which there is one for each point."""
+    return c.squeeze(-1) if isinstance(c, Tensor) and c.dim() > 0 else c
 
 
 def contains(x: Tensor, c: Curvature) -> Tensor:

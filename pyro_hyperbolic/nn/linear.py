@@ -69,18 +69,21 @@ class GyroplaneLinear(nn.Module):
                 self.offset.mul_(nn.functional.normalize(self.normal, dim=-1))
 
     def planes(self, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-        """Points ``p`` and normals ``a`` at them, of the gyroplanes, ``(out_features, D)`` each."""
+        """Points ``p`` and normals ``a`` at them, of the gyroplanes, ``(out_features, D)`` each.
+
+        With a batch of curvatures there are as many sets of planes, ``(..., out_features, D)``.
+        """
         normal, offset = self.normal.to(dtype), self.offset.to(dtype)
         if self._is_along:
             length = safe_norm(normal)
             offset = offset * normal / torch.where(length == 0, 1.0, length)
-        manifold = self.manifold()
+        manifold = self.manifold().unsqueeze()
         p = manifold.from_normal_coords(None, 2 * offset)
         return p, manifold.frame(p, 2 * normal)
 
     def forward(self, z: Tensor) -> Tensor:
         p, a = self.planes(z.dtype)
-        distance = self.manifold().dist2plane(x=z.unsqueeze(-2), p=p, a=a)
+        distance = self.manifold().unsqueeze().dist2plane(x=z.unsqueeze(-2), p=p, a=a)
         return (2 * safe_norm(self.normal).squeeze(-1) * distance).to(self.normal.dtype)
 
     def extra_repr(self) -> str:

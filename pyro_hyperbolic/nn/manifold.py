@@ -35,14 +35,14 @@ class ManifoldModule(nn.Module):
         if not learnable:
             self.register_buffer("fixed", c)
             return
-        if not c > 0:
-            raise ValueError(f"a learnable curvature must start above 0, got c = {c.item()}; start from c = 1.0.")
+        if not bool((c > 0).all()):
+            raise ValueError(f"a learnable curvature must start above 0, got c = {c.min().item()}; start from c = 1.0.")
         # The inverse of softplus, in the form that does not overflow.
         self.raw = nn.Parameter(c + torch.log(-torch.expm1(-c)))
 
     @property
     def c(self) -> Tensor:
-        """The present curvature, a 0-dim tensor."""
+        """The present curvature, a tensor of the shape of that to start from."""
         return F.softplus(self.raw) if self.learnable else self.get_buffer("fixed")
 
     def forward(self) -> Manifold:

@@ -1,4 +1,4 @@
-"""What may be known of a tensor, and what it must be."""
+"""What may be known of a tensor and when, and what it must be."""
 
 from __future__ import annotations
 
@@ -42,3 +42,8 @@ def check_precision(x: Tensor, name: str = "points and vectors") -> None:
 def at_least_float32(x: Tensor) -> Tensor:
     """``x``, or its copy in float32 where it has half precision, as the layers of a network under autocast return it."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def validating() -> bool:
+    """Whether torch validates distributions by default, which ``pyro.enable_validation`` sets."""
+    return torch.distributions.Distribution._validate_args

@@ -137,7 +137,7 @@ def log_integral_ratio(q: Tensor, dim: int) -> Tensor:
     cell, t = _locate(torch.log1p(dim * q.clamp(max=end)), _W_CELL, _num_rows(dim))
     near = _horner(_gather(table, cell), t)
     if n == 0:
-        return near
+        return near + 0 * q  # nan at infinity, as in all other dimensions
     beyond = q.clamp(min=end)
     far = 0.5 * n * n * beyond - 0.5 * n * beyond.log() + _far_constant(dim)
     return torch.where(q > end, far, near)
@@ -184,8 +184,9 @@ def _far_constant(dim: int) -> float:
 def _locate(x: Tensor, width: float, count: int) -> tuple[Tensor, Tensor]:
     """Cell of ``x`` and its coordinate there, in (-1, 1)."""
     position = x / width
-    cell = position.detach().floor().clamp(0, count - 1)
-    return cell.long(), 2 * (position - cell) - 1
+    # Of integers, so that nan has a cell too: its coordinate there is nan.
+    cell = position.detach().long().clamp(0, count - 1)
+    return cell, 2 * (position - cell) - 1
 
 
 def _gather(table: Tensor, *index: Tensor) -> Tensor:

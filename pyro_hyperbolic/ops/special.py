@@ -90,10 +90,10 @@ def log_sinhc(u: Tensor) -> Tensor:
 
 
 def scaled_asinh(t: Tensor, c: float | Tensor) -> Tensor:
-    r""":math:`\operatorname{asinh}(\sqrt{c}\, t) / \sqrt{c}`; ``t`` itself at ``c = 0``.
+    r""":math:`\operatorname{asinh}(\sqrt{c}\, t) / \sqrt{c}`; ``t`` itself at ``c = 0``, ``nan`` for ``c < 0``.
 
-    Distances end in this function, on tensors as large as the output. It costs one ``asinh`` and keeps
-    one tensor for the backward pass; the derivative in ``c`` has its series near zero.
+    The two broadcast. Distances end in this function, on tensors as large as the output. It costs one ``asinh`` and
+    keeps one tensor for the backward pass; the derivative in ``c`` has its series near zero.
     """
     if torch.jit.is_tracing():
         # The tracer hands a constant tensor to an autograd function as a number.
@@ -148,7 +148,7 @@ def _least_curvature(dtype: torch.dtype) -> float:
 
 
 def _positive_root(c: Tensor, dtype: torch.dtype) -> Tensor:
-    return c.to(dtype).clamp(min=_least_curvature(dtype)).sqrt()
+    return (c.to(dtype) + _least_curvature(dtype)).sqrt()
 
 
 def _safe_sqrt(c: Tensor) -> Tensor:

@@ -172,7 +172,9 @@ def test_value_off_the_sphere():
         hdist.HypersphericalUniform(2).log_prob(torch.ones(2))
 
 
-@pytest.mark.parametrize("c", [-1.0, math.nan, math.inf, "1", True, torch.tensor(-1.0), torch.ones(1)], ids=str)
+@pytest.mark.parametrize(
+    "c", [-1.0, math.nan, math.inf, "1", True, torch.tensor(-1.0), torch.tensor([1.0, -1.0])], ids=str
+)
 def test_curvature_of_the_constraint(c):
     with pytest.raises(ValueError, match="c must be"):
         hdist.constraints.poincare_ball(c)

@@ -887,7 +887,7 @@ def test_reach_is_that_of_the_docstring():
     "c",
     [0, 0.0, -1.0, -1e-9, math.nan, math.inf, True, "1", None, [1.0], 1j]
     + [torch.tensor(v) for v in (0.0, -1.0, math.nan, math.inf)]
-    + [torch.ones(1), torch.ones(2, 2), torch.tensor(1), torch.tensor(True)],
+    + [torch.tensor([1.0, -2.0]), torch.ones(2, dtype=torch.complex64), torch.tensor(1), torch.tensor(True)],
     ids=repr,
 )
 def test_bad_curvature(c):

@@ -614,7 +614,7 @@ def test_reach_of_euclidean_space_is_infinite():
     "c",
     [-1.0, -1e-9, math.nan, math.inf, True, "1", None, [1.0], 1j]
     + [torch.tensor(v) for v in (-1.0, math.nan, math.inf)]
-    + [torch.ones(1), torch.ones(2, 2), torch.tensor(1), torch.tensor(True)],
+    + [torch.tensor([1.0, -2.0]), torch.ones(2, dtype=torch.complex64), torch.tensor(1), torch.tensor(True)],
     ids=repr,
 )
 def test_bad_curvature(c):
