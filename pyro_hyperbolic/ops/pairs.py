@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.ops.special import safe_norm
+
 
 def pairwise_norm(x: Tensor, y: Tensor) -> Tensor:
     """Euclidean distances between ``(..., N, d)`` and ``(..., M, d)`` as ``(..., N, M)``, in O(N M) memory.
@@ -17,6 +19,13 @@ def pairwise_norm(x: Tensor, y: Tensor) -> Tensor:
     """
     batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     return _PairwiseNorm.apply(x.expand(*batch, *x.shape[-2:]), y.expand(*batch, *y.shape[-2:]))
+
+
+def broadcast_norm(x: Tensor, y: Tensor) -> Tensor:
+    """Euclidean distances of points that broadcast, ``(...)``; O(N M) memory for ``(..., N, 1, d)`` and ``(M, d)``."""
+    if x.dim() > 2 and x.shape[-2] == 1 and (y.dim() == 2 or (y.dim() > 2 and y.shape[-3] == 1)):
+        return pairwise_norm(x.squeeze(-2), y if y.dim() == 2 else y.squeeze(-3))
+    return safe_norm(x - y).squeeze(-1)
 
 
 class _PairwiseNorm(torch.autograd.Function):
