@@ -200,7 +200,7 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
         c = c.double() if isinstance(c, Tensor) else c
     length = safe_norm(a)
     unit = a / torch.where(length == 0, 1.0, length)
-    out = scaled_asinh(plane_sinh(x, gap(x, c), p, gap(p, c), unit, c, dtype), curvature)
+    out = scaled_asinh(plane_sinh(x, 1 / gap(x, c), p, 1 / gap(p, c), unit, c, dtype), curvature)
     return out if signed else out.abs()
 
 
