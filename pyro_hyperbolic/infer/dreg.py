@@ -14,7 +14,7 @@ from pyro.poutine.util import prune_subsample_sites
 from pyro.util import check_if_enumerated, check_model_guide_match, check_site_shape, warn_if_nan
 from torch import Tensor
 
-from pyro_hyperbolic.infer.draws import Draws, Program, is_delta, run_again, sample_sites
+from pyro_hyperbolic.infer.draws import Draws, Program, Site, is_delta, run_again, sample_sites
 from pyro_hyperbolic.infer.match import check_sites
 
 
@@ -141,9 +141,9 @@ class _Particle:
             raise ValueError(
                 "the model and the guide have no sample sites, so there is no bound; add one to the model."
             )
-        frames = [{f.dim: f for f in site["cond_indep_stack"] if f.vectorized} for site in self.sites]
-        self._dims = set.intersection(*map(set, frames))
-        self.scale = math.prod(_full_size(frames[0][dim]) / frames[0][dim].size for dim in self._dims)
+        shared = [_shared_plates(sites) for sites in (model_sites, guide_sites) if sites]
+        self._dims = set.intersection(*map(set, shared))
+        self.scale = math.prod(_full_size(shared[0][dim]) / shared[0][dim].size for dim in self._dims)
         self._log_p = self._sum(site["log_prob"] for site in model_sites)
         self._log_q: Any = None
         self._draws = draws
@@ -171,6 +171,12 @@ class _Particle:
             rest = [dim for dim in range(-log_prob.dim(), 0) if dim not in self._dims]
             total = total + (log_prob.sum(rest, keepdim=True) if rest else log_prob)
         return total
+
+
+def _shared_plates(sites: list[Site]) -> dict[int, Any]:
+    """The plates that all of the sites are in, by their dimensions, of which two plates may have the same one."""
+    frames = [{(f.dim, f.name): f for f in site["cond_indep_stack"] if f.vectorized} for site in sites]
+    return {dim: frames[0][dim, name] for dim, name in set.intersection(*map(set, frames))}
 
 
 def _full_size(frame: Any) -> int:

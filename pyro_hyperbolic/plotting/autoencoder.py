@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from pyro_hyperbolic.geometry import Lorentz, PoincareBall
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.nn import GyroplaneLinear
+from pyro_hyperbolic.plotting.canvas import one_curvature
 from pyro_hyperbolic.plotting.lines import gyroplane
 from pyro_hyperbolic.plotting.scatters import embedding
 
@@ -57,7 +58,7 @@ def latent_space(
     z = torch.cat([vae.encode(x.to(device)).mean for x in data.split(_BATCH)])
     manifold = PoincareBall(0.0) if isinstance(vae, EuclideanVAE) else vae.manifold
     z = (manifold.to_poincare(z) if isinstance(manifold, Lorentz) else z).cpu()
-    ball = PoincareBall(torch.as_tensor(manifold.c).item())
+    ball = PoincareBall(one_curvature(manifold))
     if ax is None:
         _, ax = plt.subplots(figsize=(6.5, 5.6), layout="constrained")
     if z.shape[-1] == 2:

@@ -102,8 +102,18 @@ def drawn(manifold: Manifold) -> _Drawn:
             f"manifold must be a PoincareBall, got {manifold!r}; map the points to the ball of the same"
             " curvature first."
         )
-    c = manifold.c
-    return _Drawn(float(c.detach() if isinstance(c, Tensor) else c))
+    return _Drawn(one_curvature(manifold))
+
+
+def one_curvature(manifold: Manifold) -> float:
+    """The curvature of a drawing, as a plain number."""
+    c = torch.as_tensor(manifold.c)
+    if c.numel() != 1:
+        raise ValueError(
+            f"manifold must have one curvature, got {manifold!r}; draw the element i of a batch with"
+            f" {type(manifold).__name__}(c[i])."
+        )
+    return c.item()
 
 
 def points(name: str, value: Any, manifold: Manifold | None = None) -> Tensor:

@@ -107,3 +107,9 @@ def test_other_manifolds_are_refused() -> None:
 def test_shapes_that_do_not_broadcast() -> None:
     with pytest.raises(ValueError, match=r"x and y must broadcast, got x \(3, 2\), y \(2, 2\)"):
         plotting.geodesic(X, X[:2], PoincareBall(1.0))
+
+
+def test_a_batch_of_curvatures_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"manifold must have one curvature, got PoincareBall.*PoincareBall\(c\[i\]\)"):
+        plotting.disc(PoincareBall(torch.tensor([1.0, 2.0])))
+    assert plotting.disc(PoincareBall(torch.tensor([4.0]))).get_xlim()[1] == pytest.approx(0.515)
