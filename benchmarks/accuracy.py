@@ -1,7 +1,7 @@
 r"""How exact every operation is, far from the origin; ``python -m benchmarks.accuracy`` makes the tables of the docs.
 
-Two points at a distance ``s`` from the origin (curvature -1) and 1 from each other (*near*), or on opposite sides of it
-(*across*), and what is computed from them, against a reference in a hundred digits (:mod:`benchmarks.exact`). Beside
+Two points at a distance ``s`` from the origin (curvature -1) and 1 from each other (*near*), 3 (*apart*), or on opposite
+sides of it (*across*), and what is computed from them, against a reference in a hundred digits (:mod:`benchmarks.exact`). Beside
 the error stands the *condition*: how far the exact answer moves when every number that comes in, and the result, is
 moved by half a unit in its last place. An algorithm cannot be expected to do better. Errors of points are distances,
 those of vectors lengths, both in the metric of the space.
@@ -39,7 +39,8 @@ CHARTS: dict[str, tuple[type[Manifold], Any]] = {
 SCALE = 0.5
 ALLOWED = 10.0
 
-# Arguments: "x y p" points, "v" normal coordinates at x, "u" a tangent vector at x, "a" one at p, "t" a time.
+# Arguments: "x y p" points, "v" normal coordinates at x, "u" a tangent vector at x, "a" one at p, "w" components of one
+# at p, "t" a time.
 BASE = {"u": "x", "a": "p"}
 
 
@@ -48,7 +49,7 @@ class Operation:
     """One row of the table.
 
     :param name: what users call it.
-    :param place: ``"near"`` or ``"across"``.
+    :param place: ``"near"``, ``"apart"`` or ``"across"``.
     :param arguments: one letter each.
     :param compute: from the manifold and the arguments as tensors.
     :param truth: from the arguments as :mod:`benchmarks.exact` has them.
@@ -106,6 +107,10 @@ def _planes(manifold: Manifold, x: Tensor, p: Tensor, a: Tensor) -> Tensor:
     return manifold.dist2plane(x=x.unsqueeze(-2), p=p, a=a).diagonal()
 
 
+def _planes0(manifold: Manifold, x: Tensor, p: Tensor, w: Tensor) -> Tensor:
+    return manifold.dist2plane0(x=x.unsqueeze(-2), p=p, v=w).diagonal()
+
+
 def _wrapped(manifold: Manifold, y: Tensor, x: Tensor) -> Tensor:
     return hdist.WrappedNormal(x, SCALE, manifold, validate_args=False).log_prob(y)
 
@@ -132,9 +137,12 @@ OPERATIONS = [
     Operation("geodesic", "across", "txy", *_line, "point"),
     Operation("mobius_add", "near", "zy", lambda m, z, y: m.mobius_add(z, y), exact.mobius_add, "point"),
     Operation("transp", "near", "xyu", *_carried, "y"),
+    Operation("transp", "apart", "xyu", *_carried, "y"),
     Operation("transp", "across", "xyu", *_carried, "y"),
     Operation("dist2plane", "near", "xpa", *_plane, "number"),
+    Operation("dist2plane", "apart", "xpa", *_plane, "number"),
     Operation("dist2plane, all pairs", "near", "xpa", _planes, exact.dist2plane, "number"),
+    Operation("dist2plane0, all pairs", "near", "xpw", _planes0, exact.dist2plane, "number"),
     Operation("WrappedNormal.log_prob", "near", "yx", _wrapped, _true_wrapped, "number"),
     Operation("gradient of dist", "near", "xy", _slope(_pair[0], 0), _true_slope(_pair[1], 0), "slope x"),
     Operation("gradient of dist2plane", "near", "xpa", _slope(_plane[0], 0), _true_slope(_plane[1], 0), "slope x"),
@@ -159,14 +167,16 @@ def inputs(chart: Any, place: str, s: float, dtype: torch.dtype, samples: int) -
     x = exact.expmap(origin, distance * u)
     # The opposite point is a few degrees off the line, where rounding has something to turn.
     other = -u + exact.Decimal("0.1") * direction()
-    y = exact.expmap(x, direction()) if place == "near" else exact.expmap(origin, distance * other)
+    steps = {"near": 1, "apart": 3}
+    y = exact.expmap(x, steps[place] * direction()) if place in steps else exact.expmap(origin, distance * other)
     points = {"x": x, "y": y, "p": y, "z": exact.lift(-x[..., 1:])}
     made = {name: exact.to_tensor(chart.coordinates(point), dtype) for name, point in points.items()}
     # Where the rounded point is, not where it was meant to be: a vector belongs there.
     there = {name: chart.point(exact.decimals(made[name])) for name in points}
     for name, base in BASE.items():
         made[name] = exact.to_tensor(chart.vector_coordinates(there[base], direction()), dtype)
-    made["v"] = exact.to_tensor(direction(), dtype)
+    for name in "vw":
+        made[name] = exact.to_tensor(direction(), dtype)
     made["t"] = torch.from_numpy(rng.uniform(size=samples)).to(dtype)
     return made
 

@@ -63,6 +63,21 @@ class ManifoldNormal(TorchDistribution):
     def mode(self) -> Tensor:
         return self.loc
 
+    @property
+    def variance(self) -> Tensor:
+        raise NotImplementedError(
+            f"{type(self).__name__} has no variance of single coordinates, which are no lengths; for how far it spreads"
+            f" see {self._spread}."
+        )
+
+    @property
+    def _spread(self) -> str:
+        """Where the user finds the spread instead."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, manifold: {self.manifold!r})"
+
     def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:
         self._check_reach()
         return self._transform(self._rsample_coords(torch.Size(sample_shape)))
@@ -168,9 +183,14 @@ def base_law(law: Any) -> Any:
     return law
 
 
-def as_param(value: Tensor | float, like: Tensor) -> Tensor:
-    """A number as a tensor of the kind of ``like``; a tensor as it is."""
-    return value if isinstance(value, Tensor) else like.new_tensor(value)
+def as_param(name: str, value: Tensor | float, like: Tensor) -> Tensor:
+    """A number, or a tensor of integers, as a tensor of the kind of ``like``; any other tensor as it is."""
+    if not isinstance(value, Tensor):
+        return like.new_tensor(value)
+    if not value.is_floating_point() and not value.is_complex():
+        return value.to(like.dtype)
+    check_precision(value, name)
+    return value
 
 
 def expand_to(value: Tensor, shape: torch.Size) -> Tensor:
@@ -198,6 +218,7 @@ def check_point_args(name: str, loc: Tensor, manifold: Manifold | None) -> Manif
             f"{name}: loc must be a floating tensor of shape (..., d), got"
             f" {tuple(loc.shape) if isinstance(loc, Tensor) else loc!r}; for d = 1 use loc.unsqueeze(-1)."
         )
+    check_precision(loc, f"{name}: loc")
     if manifold.intrinsic_dim(loc.shape[-1]) < 1:
         raise ValueError(f"{name}: loc must have at least one dimension, got {tuple(loc.shape)}.")
     return manifold

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry.manifold import Manifold
+from pyro_hyperbolic.ops.products import einsum
 from pyro_hyperbolic.ops.special import cosh_sqrt, squared_norm, tanhc
 from pyro_hyperbolic.ops.tolerances import eps
 
@@ -96,6 +97,6 @@ def _derivatives(manifold: Manifold, mean: Tensor, x: Tensor, weights: Tensor) -
     across = 1 / tanhc(manifold.aligned_c(r2) * r2)
     unit = v / torch.where(r2 == 0, 1.0, r2).sqrt()
     eye = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
-    along = torch.einsum("...ni,...nj->...ij", weights * (1 - across) * unit, unit)
+    along = einsum("...ni,...nj->...ij", weights * (1 - across) * unit, unit)
     hessian = (weights * across).sum(-2, keepdim=True) * eye + along
     return (weights * v).sum(-2), hessian, 0.5 * (weights * r2).sum((-2, -1))

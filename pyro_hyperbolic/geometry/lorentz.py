@@ -154,6 +154,9 @@ class Lorentz(Manifold):
         """
         return lm.dist2plane(x, p, a, self.aligned_c(x), signed)
 
+    def dist2plane0(self, x: Tensor, p: Tensor, v: Tensor, signed: bool = True) -> Tensor:
+        return lm.dist2plane0(x, p, v, self.aligned_c(x), signed)
+
     def frechet_mean(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Weighted Fréchet mean; see :func:`~pyro_hyperbolic.geometry.frechet_mean`."""
         return frechet_mean(self, x, weights)

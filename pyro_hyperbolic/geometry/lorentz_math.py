@@ -37,11 +37,12 @@ from pyro_hyperbolic.ops.special import (
     squared_norm,
     tanhc,
 )
+from pyro_hyperbolic.ops.tolerances import eps
 
 Curvature = float | Tensor
 
 # A Minkowski product may lose this factor before its parts are taken one by one.
-_CANCELLED = 4.0
+_CANCELLED = 2.0
 
 
 def root(c: Curvature, like: Tensor) -> Curvature:
@@ -217,7 +218,8 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     The denominator is :math:`2\cosh^2(\sqrt{c}\,d/2)`. The numerator cancels by a factor of
     :math:`\gamma_x\gamma_y/\cosh^2`: there the components are carried, by :math:`\operatorname{gyr}[y, \ominus x]`.
     Where it does not, the way from ``x`` to ``y`` leads past the origin, and the vector as it stands has more digits
-    than its components.
+    than its components. Where these have none, points on the same side of the origin cannot be told apart, and the
+    vector stays as it is.
     """
     gx, gy = gamma(x, c), gamma(y, c)
     bx, by = space(x) / (1 + gx), space(y) / (1 + gy)
@@ -227,9 +229,10 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     # Divided by y_0, so that it does not overflow.
     product = dot(root(c, y) * space(y) / gy, space(v)).unsqueeze(-1) - time(v)
     minkowski = v + 0.5 * root(c, x) * product * torch.where(past, gy / h, 0.0) / h * (x + y)
-    components = torch.where(past, 0.0, coframe(x, v, c))
+    whole = past | (gx * eps(x.dtype) > 1)
+    components = torch.where(whole, 0.0, coframe(x, v, c))
     carried = frame(y, gyrate(by, 2 / (1 + gy), -bx, 2 / (1 + gx), components, c), c)
-    return torch.where(past, minkowski, carried)
+    return torch.where(whole, minkowski, carried)
 
 
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
@@ -249,18 +252,46 @@ def gyration(a: Tensor, b: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 
 def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = True) -> Tensor:
-    """Distance of ``x`` to the plane through ``p`` with normal ``a``, by :mod:`~pyro_hyperbolic.geometry.planes`.
+    r"""Distance of ``x`` to the plane through ``p`` with normal ``a``, a tangent vector there.
 
-    A normal of length 0 has distance 0 from everything.
+    The components of ``a`` are taken, except where ``p`` is so far that these have no digits and ``x`` is near the
+    origin: there it is :math:`\langle x, a\rangle_L/|a|`, in which nothing cancels and no derivative overflows. A normal
+    of length 0 has distance 0 from everything.
     """
+    if x.shape[:-1] != p.shape[:-1]:
+        # The components, too, to the precision that the distance is computed in.
+        wide = torch.float64 if needs_double(x, p) else x.dtype
+        p64, c64 = p.to(wide), c.to(wide) if isinstance(c, Tensor) else c
+        return dist2plane0(x, p64, coframe(p64, a.to(wide), c64), c, signed)
+    gx, gp = gamma(x, c), gamma(p, c)
+    near = (gx < _CANCELLED) & (gp * eps(p.dtype) > 1)
+    normal = coframe(p, a, c)
+    length = large_norm(normal)
+    product = dot(space(a), space(x)).unsqueeze(-1) - time(a) * gx / root(c, x)
+    far = (torch.where(near, 0.0, t) for t in (x, p, normal))
+    apart = _plane_sinh(*far, torch.where(near, 1.0, gx), torch.where(near, 1.0, gp), c)
+    t = torch.where(near, product / torch.where(length == 0, 1.0, length), apart.unsqueeze(-1))
+    return _signed(scaled_asinh(t.squeeze(-1), per_point(c)), signed)
+
+
+def dist2plane0(x: Tensor, p: Tensor, normal: Tensor, c: Curvature, signed: bool = True) -> Tensor:
+    """The same for the normal with these components in the frame carried from the origin."""
     dtype, curvature = x.dtype, per_point(c)
     if needs_double(x, p):
-        x, p, a = x.double(), p.double(), a.double()
+        x, p, normal = x.double(), p.double(), normal.double()
         c = c.double() if isinstance(c, Tensor) else c
-    gx, gp = gamma(x, c), gamma(p, c)
-    normal = coframe(p, a, c)
-    length = safe_norm(normal)
+    t = _plane_sinh(x, p, normal, gamma(x, c), gamma(p, c), c, dtype)
+    return _signed(scaled_asinh(t, curvature), signed)
+
+
+def _plane_sinh(
+    x: Tensor, p: Tensor, normal: Tensor, gx: Tensor, gp: Tensor, c: Curvature, dtype: torch.dtype | None = None
+) -> Tensor:
+    length = large_norm(normal)
     unit = normal / torch.where(length == 0, 1.0, length)
-    t = plane_sinh(space(x) / (1 + gx), (1 + gx) / 2, space(p) / (1 + gp), (1 + gp) / 2, unit, c, dtype)
-    out = scaled_asinh(t, curvature)
-    return out if signed else out.abs()
+    points = space(x) / (1 + gx), (1 + gx) / 2, space(p) / (1 + gp), (1 + gp) / 2
+    return plane_sinh(*points, unit, c, dtype or x.dtype)
+
+
+def _signed(distance: Tensor, signed: bool) -> Tensor:
+    return distance if signed else distance.abs()

@@ -99,6 +99,7 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 
 def expmap0(v: Tensor, c: Curvature) -> Tensor:
+    check_precision(v)
     # As in projx: the factor is 0 only where the square overflows.
     return projx(torch.threshold(tanhc(c * squared_norm(v)), 0.0, torch.nan) * v, c)
 
