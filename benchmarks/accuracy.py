@@ -1,10 +1,10 @@
 r"""How exact every operation is, far from the origin; ``python -m benchmarks.accuracy`` makes the tables of the docs.
 
-Two points at a distance ``s`` from the origin (curvature -1) and 1 from each other (*near*), 3 (*apart*), or on opposite
-sides of it (*across*), and what is computed from them, against a reference in a hundred digits (:mod:`benchmarks.exact`). Beside
-the error stands the *condition*: how far the exact answer moves when every number that comes in, and the result, is
-moved by half a unit in its last place. An algorithm cannot be expected to do better. Errors of points are distances,
-those of vectors lengths, both in the metric of the space.
+Two points at a distance ``s`` from the origin (curvature -1), 1 from each other (*near*), 3 (*apart*), or on opposite
+sides of it (*across*), and what is computed from them, against a reference in a hundred digits
+(:mod:`benchmarks.exact`). Beside the error stands the *condition*: how far the exact answer moves when every number
+that comes in, and the result, is moved by half a unit in its last place. An algorithm cannot be expected to do better.
+Errors of points are distances, those of vectors lengths, both in the metric of the space.
 
 The run takes five minutes. ``--check`` ends with status 1 if an operation is worse than ten times its condition.
 """
@@ -256,7 +256,7 @@ def _condition(
 
     for _ in range(MOVES):
         others = [move(n) for n in numbers]
-        moved_points, result = _truth(operation, chart, others)
+        _, result = _truth(operation, chart, others)
         moved = np.maximum(moved, _difference(operation, chart, points, result, truth))
         rounded = _encode(operation, chart, points, truth)
         if rounded is not None:

@@ -18,6 +18,8 @@ from torch import Tensor
 
 DIGITS = 100
 Array = Any  # of Decimal objects, which NumPy's types do not tell
+ZERO: Any = Decimal(0)
+ONE: Any = Decimal(1)
 
 
 def decimals(values: Tensor | np.ndarray) -> Array:
@@ -68,7 +70,7 @@ def dist(x: Array, y: Array) -> Array:
     r""":math:`2 \operatorname{asinh}(|x - y|_L/2)`."""
     chord = x - y
     square = _minkowski(chord, chord)
-    return 2 * _asinh(np.sqrt(np.where(square < 0, Decimal(0), square)) / 2)
+    return 2 * _asinh(np.sqrt(np.where(square < 0, ZERO, square)) / 2)
 
 
 def frame(x: Array, v: Array) -> Array:
@@ -87,7 +89,7 @@ def expmap(x: Array, v: Array) -> Array:
     size = norm(v)
     grown = np.exp(size)
     cosh, sinh = (grown + 1 / grown) / 2, (grown - 1 / grown) / 2
-    ratio = sinh / np.where(size == 0, Decimal(1), size)
+    ratio = sinh / np.where(size == 0, ONE, size)
     y = _column(cosh) * x + _column(ratio) * frame(x, v)
     return lift(y[..., 1:])
 
@@ -96,7 +98,7 @@ def logmap(x: Array, y: Array) -> Array:
     """Normal coordinates of ``y`` at ``x``."""
     v = coframe(x, y + _column(_minkowski(x, y)) * x)
     size = norm(v)
-    return _column(dist(x, y) / np.where(size == 0, Decimal(1), size)) * v
+    return _column(dist(x, y) / np.where(size == 0, ONE, size)) * v
 
 
 def transp(x: Array, y: Array, v: Array) -> Array:

@@ -10,7 +10,7 @@ from pyro_hyperbolic.geometry import Lorentz, Manifold, PoincareBall
 from pyro_hyperbolic.geometry.manifold import describe
 
 
-class _PositiveVector(independent):  # type: ignore[misc]  # torch gives the class under a second name
+class _PositiveVector(independent):
     """Vectors of positive numbers: torch's own, which cannot be asked about an empty batch."""
 
     def __init__(self) -> None:

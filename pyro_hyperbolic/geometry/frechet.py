@@ -12,7 +12,7 @@ from pyro_hyperbolic.ops.tolerances import eps
 
 # A Newton step shorter than this many eps (in units of 1 + the spread of the points) ends the iteration.
 _STEP_TOLERANCE = 32.0
-# Values that differ by less than rounding do not say which is lower; however coarse that is, one of twice the size does.
+# Values that differ by rounding do not say which is lower; however coarse that is, one of twice the size does.
 _MOST_SLACK = 1.0
 _MAX_STEPS = 200
 _HALVINGS = 30

@@ -3,11 +3,13 @@ r"""The hyperboloid of curvature :math:`-c` as pure functions.
 Points are ``(..., d + 1)`` with :math:`-x_0^2 + |x_s|^2 = -1/c`, :math:`x_0 > 0`; ``c > 0`` is a float, a 0-dim
 tensor, or ``(..., 1)``: one curvature for each point. Coordinates grow like :math:`e^{\sqrt{c}\,r}`, so float32 holds
 distances to :math:`87/\sqrt{c}` from the origin and float64 to :math:`708/\sqrt{c}`, where a ball of the same dtype
-ends at 15 and 35. To use that range nothing here squares a coordinate that may be large, and hyperbolic functions are those of half distances.
+ends at 15 and 35. To use that range nothing here squares a coordinate that may be large, and hyperbolic functions are
+those of half distances.
 
-A point *is* its space part: :math:`x_0` is redundant and rounded on its own, so it is written but never read, and
-derivatives in it are 0. What is needed of it is :math:`\gamma = \sqrt{c}\,x_0 = \sqrt{1 + c|x_s|^2}`, which is smooth in
-``c``. So is everything that is computed here, and derivatives in ``c`` keep their digits however small it is.
+A point *is* its space part: :math:`x_0` is redundant and rounded on its own, so it is not read, and derivatives in it
+are 0 (the time component of a vector is read where its components have no digits left). What is needed of it is
+:math:`\gamma = \sqrt{c}\,x_0 = \sqrt{1 + c|x_s|^2}`, which is smooth in ``c``. So is everything that is computed
+here, and derivatives in ``c`` keep their digits however small it is.
 
 The formulas are those of the ball, with its gap known exactly: the ball point is :math:`b = x_s/(1 + \gamma)` and its
 gap :math:`1 - c|b|^2 = 2/(1 + \gamma)` is no difference any more. For normal coordinates :math:`v` at ``x``, with
@@ -68,7 +70,7 @@ def large_norm(v: Tensor) -> Tensor:
 
 
 def cosh_of(t: Tensor, c: Curvature) -> Tensor:
-    r""":math:`\sqrt{1 + c t^2}`: the hyperbolic cosine where the sine is :math:`\sqrt{c}\,t \ge 0`; without overflow."""
+    r""":math:`\sqrt{1 + c t^2}`, the hyperbolic cosine where the sine is :math:`\sqrt{c}\,t \ge 0`; no overflow."""
     k = root(c, t)
     far = k * t > 1
     near = torch.where(far, 0.0, t)
@@ -140,14 +142,15 @@ def to_normal_coords(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     tanh2 = torch.where(far, (sinh / h).square(), c * square / (h * h))
     w = (by - bx) * ((1 + gy) / 2 / h) / h - tanh2 * bx
     v = 2 * torch.where(far, torch.asinh(sinh) / (sinh / h), asinhc(c * square) * h) * w
-    with torch.no_grad():
-        length = safe_norm(v)
-        share = torch.where(length == 0, 1.0, 2 * scaled_asinh(t, c) / torch.where(length == 0, 1.0, length))
-    return share * v
+    length = safe_norm(v)
+    k = root(c, x)
+    share = torch.where(length == 0, 1.0, 2 * torch.asinh(k * t) / k / torch.where(length == 0, 1.0, length))
+    # 1 but for rounding, and in the derivatives.
+    return share.detach() * v
 
 
 def half_chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tensor]:
-    r""":math:`t = \sinh(\sqrt{c}\,d(x, y)/2)/\sqrt c`; where :math:`\sqrt{c}\,t > 1`; and :math:`t^2` where not, else 0.
+    r""":math:`t = \sinh(\sqrt{c}\,d(x, y)/2)/\sqrt c`, where :math:`\sqrt{c}\,t > 1`, and :math:`t^2` where not.
 
     In polar coordinates, with :math:`c = 1`,
 
@@ -218,18 +221,18 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     The denominator is :math:`2\cosh^2(\sqrt{c}\,d/2)`. The numerator cancels by a factor of
     :math:`\gamma_x\gamma_y/\cosh^2`: there the components are carried, by :math:`\operatorname{gyr}[y, \ominus x]`.
     Where it does not, the way from ``x`` to ``y`` leads past the origin, and the vector as it stands has more digits
-    than its components. Where these have none, points on the same side of the origin cannot be told apart, and the
-    vector stays as it is.
+    than its components. So it has where these have none; near points there cannot be told apart, and it stays as it is.
     """
     gx, gy = gamma(x, c), gamma(y, c)
     bx, by = space(x) / (1 + gx), space(y) / (1 + gy)
     t, far, _ = half_chord(x, y, c)
     h = cosh_of(t, c)
-    past = far & ((gx / h) * (gy / h) < _CANCELLED)
+    lost = gx * eps(x.dtype) > 1
+    past = far & (lost | ((gx / h) * (gy / h) < _CANCELLED))
     # Divided by y_0, so that it does not overflow.
     product = dot(root(c, y) * space(y) / gy, space(v)).unsqueeze(-1) - time(v)
     minkowski = v + 0.5 * root(c, x) * product * torch.where(past, gy / h, 0.0) / h * (x + y)
-    whole = past | (gx * eps(x.dtype) > 1)
+    whole = past | lost
     components = torch.where(whole, 0.0, coframe(x, v, c))
     carried = frame(y, gyrate(by, 2 / (1 + gy), -bx, 2 / (1 + gx), components, c), c)
     return torch.where(whole, minkowski, carried)
@@ -255,8 +258,8 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     r"""Distance of ``x`` to the plane through ``p`` with normal ``a``, a tangent vector there.
 
     The components of ``a`` are taken, except where ``p`` is so far that these have no digits and ``x`` is near the
-    origin: there it is :math:`\langle x, a\rangle_L/|a|`, in which nothing cancels and no derivative overflows. A normal
-    of length 0 has distance 0 from everything.
+    origin: there it is :math:`\langle x, a\rangle_L/|a|`, in which nothing cancels and no derivative overflows.
+    A normal of length 0 has distance 0 from everything.
     """
     if x.shape[:-1] != p.shape[:-1]:
         # The components, too, to the precision that the distance is computed in.
@@ -268,8 +271,9 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     normal = coframe(p, a, c)
     length = large_norm(normal)
     product = dot(space(a), space(x)).unsqueeze(-1) - time(a) * gx / root(c, x)
-    far = (torch.where(near, 0.0, t) for t in (x, p, normal))
-    apart = _plane_sinh(*far, torch.where(near, 1.0, gx), torch.where(near, 1.0, gp), c)
+    # What the first form cannot hold does not enter it.
+    far_x, far_p, far_normal = (torch.where(near, 0.0, t) for t in (x, p, normal))
+    apart = _plane_sinh(far_x, far_p, far_normal, torch.where(near, 1.0, gx), torch.where(near, 1.0, gp), c)
     t = torch.where(near, product / torch.where(length == 0, 1.0, length), apart.unsqueeze(-1))
     return _signed(scaled_asinh(t.squeeze(-1), per_point(c)), signed)
 

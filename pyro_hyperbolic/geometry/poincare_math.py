@@ -1,8 +1,11 @@
 r"""The Poincaré ball of curvature :math:`-c` as pure functions.
 
 Points and tangent vectors are ``(..., d)``; ``c >= 0`` is a float, a 0-dim tensor, or ``(..., 1)``: one curvature for
-each point, as a factor of its coordinates. Every formula is arranged so that nothing cancels: sums of opposite points
-enter as :math:`s = x + y`, computed first, and the gaps :math:`1 - c|x|^2` as such. With
+each point, as a factor of its coordinates. Formulas are arranged so that nothing cancels but what the coordinates
+decide: the gap :math:`1 - c|x|^2`, and the sum :math:`s = x + y` of opposite points, which is computed first. These two
+carry the rounding of the coordinates; everything else is a product, a quotient or a sum of terms that are no larger
+than the result, up to a small factor. The exception is a step through the origin (:func:`from_normal_coords` with a
+``v`` longer than twice the way to it): its end is as uncertain as its direction, times the growth of the space. With
 :math:`\alpha = 1 - c|x|^2`, :math:`\beta = 1 - c|y|^2`,
 
 .. math::

@@ -26,8 +26,8 @@ class GyroplaneLinear(nn.Module):
     In float32 the whole layer is one matrix product of ``d + 1`` columns, in either chart; see
     :mod:`pyro_hyperbolic.geometry.planes`.
 
-    The layer computes in the dtype of ``z``, but never in less than float32, and returns that of its parameters: latents
-    may be float64 in a float32 network, and neither autocast nor TF32 changes the result.
+    The layer computes in the dtype of ``z``, but never in less than float32, and returns that of its parameters:
+    latents may be float64 in a float32 network, and neither autocast nor TF32 changes the result.
 
     Initialisation: :math:`2a^0` is uniform in :math:`\pm 2/\sqrt d`, twice what ``nn.Linear`` would take for normal
     coordinates :math:`v = 2z`, because distances to a plane grow like logarithms of the coordinates; the planes lie at

@@ -40,7 +40,7 @@ def check_precision(x: Tensor, name: str = "points and vectors") -> None:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """``x``, or its copy in float32 where it has half precision, as the layers of a network under autocast return it."""
+    """``x``, in float32 where it has half precision, as what the layers of a network return under autocast."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 

@@ -1,8 +1,8 @@
 """Inner and matrix products of geometry, which are never taken in less than the precision of their factors.
 
-Autocast lowers products of float32 matrices to half precision, and TF32, where a program allows it, to ten bits. Neither
-touches float64, and these products are thin: they cost memory traffic, not arithmetic. So they are taken in float64 and
-rounded to the dtype of their factors. The flags of torch, which are global, are left as they are.
+Autocast lowers products of float32 matrices to half precision, and TF32, where a program allows it, to ten bits.
+Neither touches float64, and these products are thin: they cost memory traffic, not arithmetic. So they are taken in
+float64 and rounded to the dtype of their factors. The flags of torch, which are global, are left as they are.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ BAD_ARGUMENTS = {
     "prior_scale nan": ({"prior_scale": math.nan}, r"prior_scale must be a positive number, got nan"),
     "prior_scale inf": ({"prior_scale": math.inf}, r"prior_scale must be a positive number, got inf"),
     "prior_scale tensor": ({"prior_scale": torch.ones(())}, r"prior_scale must be a positive number, got tensor"),
-    "latent_dtype": ({"latent_dtype": torch.int64}, r"latent_dtype must be a floating dtype or None, got torch.int64"),
+    "latent_dtype": ({"latent_dtype": torch.int64}, r"latent_dtype must be float32, float64 or None, got torch.int64"),
     "manifold": ({"manifold": 1.0}, r"manifold must be a manifold, got 1.0"),
 }
 
