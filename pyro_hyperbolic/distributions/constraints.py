@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.distributions.constraints import Constraint
+from torch.distributions.constraints import Constraint, independent, positive
 from typing_extensions import Self
 
 from pyro_hyperbolic.geometry import Lorentz, Manifold, PoincareBall
 from pyro_hyperbolic.geometry.manifold import describe
+
+
+class _PositiveVector(independent):
+    """Vectors of positive numbers: torch's own, which cannot be asked about an empty batch."""
+
+    def __init__(self) -> None:
+        super().__init__(positive, 1)
+
+    def check(self, value: Tensor) -> Tensor:
+        return (value > 0).all(-1)
+
+
+positive_vector = _PositiveVector()
 
 
 class OnManifold(Constraint):
@@ -73,4 +86,4 @@ def on_manifold(manifold: Manifold) -> Constraint:
     return _SUPPORTS[type(manifold)].of(manifold)
 
 
-__all__ = ["OnManifold", "hyperboloid", "on_manifold", "poincare_ball"]
+__all__ = ["OnManifold", "hyperboloid", "on_manifold", "poincare_ball", "positive_vector"]

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.base import (
     MASS_SCORE,
@@ -16,10 +15,11 @@ from pyro_hyperbolic.distributions.base import (
     check_point_args,
     expand_to,
 )
-from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.distributions.constraints import on_manifold, positive_vector
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.ops import radial
 from pyro_hyperbolic.ops.special import safe_norm
 from pyro_hyperbolic.ops.transport import length_of_noise, stretch
 
@@ -56,7 +56,7 @@ class RiemannianNormal(ManifoldNormal):
         validate_args: bool | None = None,
     ) -> None:
         manifold = check_point_args("RiemannianNormal", loc, manifold)
-        value = as_param(scale, loc)
+        value = as_param("RiemannianNormal: scale", scale, loc)
         if value.dim() == 0:
             value = value.unsqueeze(-1)
         if value.shape[-1] != 1:
@@ -91,7 +91,7 @@ class RiemannianNormal(ManifoldNormal):
     def arg_constraints(self) -> dict[str, Any]:
         return {
             "loc": on_manifold(self.manifold),
-            "scale": constraints.independent(constraints.positive, 1),
+            "scale": positive_vector,
         }
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> RiemannianNormal:
@@ -107,6 +107,22 @@ class RiemannianNormal(ManifoldNormal):
     def log_normalizer(self) -> Tensor:
         r""":math:`\log Z`, ``batch_shape``."""
         return self._radius._log_integral(HypersphericalUniform(self.dim).log_area)
+
+    @staticmethod
+    def infer_shapes(loc: torch.Size, scale: torch.Size = torch.Size()) -> tuple[torch.Size, torch.Size]:
+        """Batch and event shape from those of the arguments, for one curvature."""
+        return torch.broadcast_shapes(loc[:-1], scale[:-1]), torch.Size(loc[-1:])
+
+    def entropy(self) -> Tensor:
+        r""":math:`\log Z + \mathbb{E}[r^2]/2\sigma^2`, with respect to the Riemannian volume."""
+        wide = self._radius._wide()
+        mean, variance = radial.moments(wide._q, self.dim)
+        log_z = wide._log_integral(HypersphericalUniform(self.dim).log_area)
+        return (log_z + 0.5 * (variance + mean.square())).to(self.scale.dtype)
+
+    @property
+    def _spread(self) -> str:
+        return "mean and variance of HyperbolicRadius(dim, scale, c), its distance to loc"
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
         shape = sample_shape + self.batch_shape

@@ -5,8 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints, transform_to
+from torch.distributions.transforms import IndependentTransform
 
-from pyro_hyperbolic.distributions.constraints import OnManifold, hyperboloid, on_manifold, poincare_ball
+from pyro_hyperbolic.distributions.constraints import (
+    OnManifold,
+    hyperboloid,
+    on_manifold,
+    poincare_ball,
+    positive_vector,
+)
 from pyro_hyperbolic.distributions.homes import Origin, settle
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.ops.special import log_sinhc, squared_norm
@@ -95,3 +102,9 @@ class ExpMapTransform(Transform):
 @transform_to.register(hyperboloid)
 def _exp_map_at_origin(constraint: OnManifold) -> ExpMapTransform:
     return ExpMapTransform(constraint.manifold)
+
+
+@biject_to.register(positive_vector)
+@transform_to.register(positive_vector)
+def _positive_entries(constraint: constraints.Constraint) -> IndependentTransform:
+    return IndependentTransform(biject_to(constraints.positive), 1)

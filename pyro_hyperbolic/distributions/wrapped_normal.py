@@ -17,8 +17,10 @@ from pyro_hyperbolic.distributions.base import (
     check_point_args,
     expand_to,
 )
-from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.distributions.constraints import on_manifold, positive_vector
 from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.ops.products import einsum
+from pyro_hyperbolic.ops.radial import mean_log_sinhc
 
 
 class WrappedNormal(ManifoldNormal):
@@ -68,7 +70,7 @@ class WrappedNormal(ManifoldNormal):
             )
         dim = manifold.intrinsic_dim(loc.shape[-1])
         if scale is not None:
-            value = as_param(scale, loc)
+            value = as_param("WrappedNormal: scale", scale, loc)
             if value.dim() == 0:
                 value = value.unsqueeze(-1)
             if value.shape[-1] not in (1, dim):
@@ -85,6 +87,7 @@ class WrappedNormal(ManifoldNormal):
             if not isinstance(scale_tril, Tensor) or scale_tril.dim() < 2 or scale_tril.shape[-2:] != (dim, dim):
                 got = tuple(scale_tril.shape) if isinstance(scale_tril, Tensor) else repr(scale_tril)
                 raise ValueError(f"WrappedNormal: scale_tril must be a tensor (..., {dim}, {dim}), got {got}.")
+            scale_tril = as_param("WrappedNormal: scale_tril", scale_tril, loc)
             batch_shape = broadcast_batch(
                 "WrappedNormal", loc=loc.shape[:-1], scale_tril=scale_tril.shape[:-2], c=manifold.batch_shape
             )
@@ -97,7 +100,7 @@ class WrappedNormal(ManifoldNormal):
         loc = on_manifold(self.manifold)
         if self._is_full:
             return {"loc": loc, "scale_tril": constraints.lower_cholesky}
-        return {"loc": loc, "scale": constraints.independent(constraints.positive, 1)}
+        return {"loc": loc, "scale": positive_vector}
 
     @property
     def _is_full(self) -> bool:
@@ -119,9 +122,36 @@ class WrappedNormal(ManifoldNormal):
     def covariance_matrix(self) -> Tensor:
         r""":math:`\Sigma` of the normal coordinates, ``(..., d, d)``."""
         if self._is_full:
-            return self.scale_tril @ self.scale_tril.mT
+            return einsum("...ij,...kj->...ik", self.scale_tril, self.scale_tril)
         variance = self.scale.square().expand(self.batch_shape + (self.dim,))
         return torch.diag_embed(variance)
+
+    @staticmethod
+    def infer_shapes(
+        loc: torch.Size, scale: torch.Size = torch.Size(), scale_tril: torch.Size | None = None
+    ) -> tuple[torch.Size, torch.Size]:
+        """Batch and event shape from those of the arguments, for one curvature."""
+        other = scale[:-1] if scale_tril is None else scale_tril[:-2]
+        return torch.broadcast_shapes(loc[:-1], other), torch.Size(loc[-1:])
+
+    def entropy(self) -> Tensor:
+        r""":math:`\tfrac12\log\det 2\pi e\Sigma + (d-1)\,\mathbb{E}\log\frac{\sinh(\sqrt{c}\,|v|)}{\sqrt{c}\,|v|}`.
+
+        With respect to the Riemannian volume. The expectation is one integral for every :math:`\Sigma`
+        (:func:`~pyro_hyperbolic.ops.radial.mean_log_sinhc`), taken in float64.
+        """
+        gaussian = 0.5 * self.dim * (1 + LOG_2PI) + self._half_log_det()
+        if self._is_full:
+            variances = torch.linalg.eigvalsh(self.covariance_matrix.double())
+        else:
+            variances = self.scale.double().square().expand(self.batch_shape + (self.dim,))
+        c = torch.as_tensor(self.manifold.valid_c, dtype=torch.float64, device=variances.device)
+        stretch = mean_log_sinhc(c.unsqueeze(-1) * variances)
+        return gaussian + (self.dim - 1) * stretch.to(gaussian.dtype)
+
+    @property
+    def _spread(self) -> str:
+        return "covariance_matrix, that of the normal coordinates"
 
     def from_noise(self, noise: Tensor) -> Tensor:
         r""":math:`\exp_\mu(L\epsilon/\lambda_\mu)`, :math:`LL^T = \Sigma`: the law, if ``noise`` is standard normal."""
@@ -133,7 +163,7 @@ class WrappedNormal(ManifoldNormal):
 
     def _colour(self, noise: Tensor) -> Tensor:
         if self._is_full:
-            return (self.scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
+            return einsum("...ij,...j->...i", self.scale_tril, noise)
         return self.scale * noise
 
     def _whiten(self, v: Tensor) -> Tensor:
@@ -142,12 +172,13 @@ class WrappedNormal(ManifoldNormal):
         return v / self.scale
 
     def _log_density(self, v: Tensor) -> Tensor:
-        if self._is_full:
-            half_log_det = self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        else:
-            half_log_det = self.scale.log().sum(-1) * (self.dim / self.scale.shape[-1])
-        gaussian = -0.5 * (self._whiten(v).square().sum(-1) + self.dim * LOG_2PI) - half_log_det
+        gaussian = -0.5 * (self._whiten(v).square().sum(-1) + self.dim * LOG_2PI) - self._half_log_det()
         return gaussian - self._transform.log_abs_det_jacobian(v, v)
+
+    def _half_log_det(self) -> Tensor:
+        if self._is_full:
+            return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return self.scale.log().sum(-1) * (self.dim / self.scale.shape[-1])
 
     def _outer_radius(self) -> Tensor:
         if self._is_full:

@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry.manifold import Manifold
-from pyro_hyperbolic.ops.special import squared_norm, tanhc
+from pyro_hyperbolic.ops.products import einsum
+from pyro_hyperbolic.ops.special import cosh_sqrt, squared_norm, tanhc
 from pyro_hyperbolic.ops.tolerances import eps
 
 # A Newton step shorter than this many eps (in units of 1 + the spread of the points) ends the iteration.
 _STEP_TOLERANCE = 32.0
+# Values that differ by rounding do not say which is lower; however coarse that is, one of twice the size does.
+_MOST_SLACK = 1.0
 _MAX_STEPS = 200
 _HALVINGS = 30
 
@@ -20,9 +23,10 @@ def frechet_mean(manifold: Manifold, x: Tensor, weights: Tensor | None = None) -
 
     :math:`f` is geodesically strongly convex, so the minimum is unique. It is found by Newton steps,
     halved until :math:`f` falls, which converge from any start; the iteration ends when the step is shorter than
-    ``32 eps (1 + spread)``. The result is differentiable once in the points, the weights and
-    the curvature: the last Newton step is taken with the graph attached, which is the implicit
-    function theorem.
+    ``32 eps (1 + spread)``, or where coordinates cannot tell: rounding moves a mean at distance ``r`` from the origin
+    by :math:`\epsilon \cosh(\sqrt{c}\,r)`, and steps of that order which do not shrink any more are noise. The result
+    is differentiable once in the points, the weights and the curvature: the last Newton step is taken with the graph
+    attached, which is the implicit function theorem.
 
     :param manifold: where the points lie; a batch of curvatures has size 1 in its last dimension, that of the points.
     :param x: points ``(..., N, D)``.
@@ -57,19 +61,27 @@ def _minimise(manifold: Manifold, x: Tensor, weights: Tensor) -> Tensor:
     dim = manifold.intrinsic_dim(x.shape[-1])
     mean = space.origin(dim, x.dtype, x.device).expand(batch + x.shape[-1:])
     gradient, hessian, value = _derivatives(manifold, mean, x, weights)
+    previous = torch.full_like(value, torch.inf)
+    done = torch.zeros_like(value, dtype=torch.bool)
+    rounding = _STEP_TOLERANCE * eps(x.dtype)
     for _ in range(_MAX_STEPS):
+        distance = space.dist0(mean).unsqueeze(-1)
+        noise = rounding * cosh_sqrt(space.aligned_c(distance) * distance.square()).squeeze(-1)
         step = torch.linalg.solve(hessian, gradient)
-        size = torch.ones_like(value)
+        size = torch.where(done, 0.0, torch.ones_like(value))
         for _ in range(_HALVINGS):
             trial = space.from_normal_coords(mean, size.unsqueeze(-1) * step)
             trial_gradient, trial_hessian, trial_value = _derivatives(manifold, trial, x, weights)
-            worse = trial_value > value * (1 + _STEP_TOLERANCE * eps(x.dtype))
+            worse = trial_value > value * (1 + noise.clamp(max=_MOST_SLACK))
             if not bool(worse.any()):
                 break
             size = torch.where(worse, size / 2, size)
         mean, gradient, hessian, value = trial, trial_gradient, trial_hessian, trial_value
         length = (size * step.norm(dim=-1)) / (1 + value.sqrt())
-        if bool((length <= _STEP_TOLERANCE * eps(x.dtype)).all()):
+        # Written so that nan, of a point outside of the ball, is done.
+        done = done | ~(length > rounding) | ((length <= noise) & (length > previous / 2))
+        previous = length
+        if bool(done.all()):
             break
     return space.to_normal_coords(None, mean)
 
@@ -85,6 +97,6 @@ def _derivatives(manifold: Manifold, mean: Tensor, x: Tensor, weights: Tensor) -
     across = 1 / tanhc(manifold.aligned_c(r2) * r2)
     unit = v / torch.where(r2 == 0, 1.0, r2).sqrt()
     eye = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
-    along = torch.einsum("...ni,...nj->...ij", weights * (1 - across) * unit, unit)
+    along = einsum("...ni,...nj->...ij", weights * (1 - across) * unit, unit)
     hessian = (weights * across).sum(-2, keepdim=True) * eye + along
     return (weights * v).sum(-2), hessian, 0.5 * (weights * r2).sum((-2, -1))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from pyro_hyperbolic.ops.checks import inspectable, validating
+from pyro_hyperbolic.ops.checks import check_precision, inspectable, validating
 
 
 class Manifold(ABC):
@@ -169,6 +169,13 @@ class Manifold(ABC):
     def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
         """Distance to the geodesic hyperplane through ``p`` with normal ``a``, positive on the side of ``a``."""
 
+    def dist2plane0(self, x: Tensor, p: Tensor, v: Tensor, signed: bool = True) -> Tensor:
+        """As :meth:`dist2plane`, for the normal with components ``v`` in the frame carried from the origin to ``p``.
+
+        A layer keeps its planes so; where the coordinates of a tangent vector are large this is the more exact way.
+        """
+        return self.dist2plane(x, p, self.frame(p, v), signed)
+
     @abstractmethod
     def contains(self, x: Tensor) -> Tensor:
         """Which of the points lie on the manifold."""
@@ -218,6 +225,7 @@ def _check_type(c: float | Tensor) -> float | Tensor:
         if not c.is_floating_point():
             remedy += "" if c.is_complex() else ", for example c.float()"
             raise ValueError(f"c must be a floating tensor, got {c.dtype} of shape {tuple(c.shape)}; {remedy}.")
+        check_precision(c, "c")
         return c
     if isinstance(c, bool) or not isinstance(c, (int, float)):
         raise ValueError(f"c must be a number, got {c!r}; {remedy}.")
