@@ -60,11 +60,16 @@ def settle(point: Tensor, manifold: Manifold, origin: Origin) -> None:
 
 
 def home_of(point: Tensor) -> Home | None:
-    """Where ``point``, or the tensor that it is a view of, was made."""
-    for tensor in (point, point._base):  # ``Delta`` expands what it is given
-        if tensor is not None and tensor in _homes:
-            return _homes[tensor]
-    return None
+    """Where ``point``, or the tensor that it is an expansion of, was made."""
+    if point in _homes:
+        return _homes[point]
+    base = point._base
+    # ``Delta`` expands what it is given. A part of a batch is another matter: its curvature is a part too.
+    return _homes[base] if base is not None and base in _homes and _expands(base.shape, point.shape) else None
+
+
+def _expands(small: torch.Size, large: torch.Size) -> bool:
+    return len(small) <= len(large) and all(a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False))
 
 
 def is_home(point: Tensor, manifold: Manifold, validate: bool) -> bool:

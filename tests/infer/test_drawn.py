@@ -371,6 +371,16 @@ def test_no_alarm_outside_of_programs():
     assert values[0] != values[1]
 
 
+def test_no_alarm_for_a_part_of_a_batch():
+    # Each particle has a curvature of its own.
+    with pyro.plate("particles", 3, dim=-2):
+        trace = poutine.trace(distances()).get_trace()
+    c, z = (trace.nodes[name]["value"] for name in ("c", "z"))
+    for k in range(3):
+        values = {"c": c[k].squeeze(), "z": z[k]}
+        assert poutine.trace(poutine.condition(distances(), values)).get_trace().log_prob_sum().isfinite()
+
+
 def test_points_can_be_saved_and_copied(tmp_path):
     # What is known of a point is not part of it.
     model = FOUND["itself"]
