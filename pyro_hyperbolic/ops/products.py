@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.ops.checks import inspectable
+
 # Elements of a float64 product that exist at a time, before they are rounded.
 _CHUNK = 1 << 20
 
@@ -32,8 +34,8 @@ def rounded_dot(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
     if y.dim() != 2 or x.dim() < 2 or x.shape[-2] != 1:
         return torch.einsum("...k,...k->...", x, y).to(dtype)
     rows = x.squeeze(-2)
-    # The number of parts would make a symbolic size a number.
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or rows[..., 0].numel() * y.shape[0] <= _CHUNK:
+    # A graph would have one node for each part, and a symbolic size would become a number.
+    if not inspectable(x, y) or torch.jit.is_tracing() or rows[..., 0].numel() * y.shape[0] <= _CHUNK:
         return (rows @ y.mT).to(dtype)
     parts = rows.flatten(0, -2).split(max(1, _CHUNK // y.shape[0]))
     return torch.cat([(part @ y.mT).to(dtype) for part in parts]).unflatten(0, rows.shape[:-1])
