@@ -14,7 +14,6 @@ two pictures.
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -150,18 +149,28 @@ def draw(posteriors: dict[int, Values], distances: Tensor, folder: Path) -> None
     import matplotlib.pyplot as plt
 
     colours = dict(zip(posteriors, ("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2"), strict=False))
-    figure, ax = plt.subplots(figsize=(5.4, 3.0), layout="constrained")
-    grid = torch.linspace(-4, 3, 300)
-    ax.fill_between(grid, dist.Normal(*PRIOR["c"]).log_prob(grid).exp(), color="0.88", label="prior")
+    ends = torch.tensor([0.05, 0.95])
+    figure, axes = plt.subplots(
+        1, 1 + len(posteriors), figsize=(3.2 * (1 + len(posteriors)), 2.7), layout="constrained", squeeze=False
+    )
+    left = axes[0, 0]
+    left.plot(dist.LogNormal(*PRIOR["c"]).icdf(ends), [0, 0], color="0.7", lw=6)
+    row, ticks, names = 0, [0.0], ["prior"]
     for dim, samples in posteriors.items():
-        for k, chain in enumerate(samples["c"].squeeze(-1).log()):
-            label = f"d = {dim}, each chain" if k == 0 else None
-            ax.hist(chain.numpy(), bins=20, density=True, histtype="step", color=colours[dim], label=label)
-    ticks = [0.03, 0.1, 0.3, 1, 3, 10]
-    ax.set_xticks([math.log(c) for c in ticks], [f"{c:g}" for c in ticks])
-    ax.set(xlabel="curvature c (edges$^{-2}$)", ylabel="density of log c")
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False)
+        for chain in samples["c"].squeeze(-1):
+            row -= 1
+            left.plot(chain.quantile(ends), [row, row], color=colours[dim], lw=4)
+        ticks.append(row + (len(samples["c"]) - 1) / 2)
+        names.append(f"d = {dim}")
+        row -= 1
+    left.set_yticks(ticks, names)
+    left.tick_params(axis="y", length=0)
+    left.set(xscale="log", xlabel="curvature c, 90%", title="each chain")
+    for ax, (dim, samples) in zip(axes[0, 1:], posteriors.items(), strict=True):
+        ax.plot(samples["c"].squeeze(-1).T, lw=0.8)
+        ax.set(xlabel="sample", title=f"curvature, d = {dim}")
+    for ax in axes[0]:
+        ax.spines[["top", "right"]].set_visible(False)
     plotting.save(figure, folder / "curvature_of_data.png", dpi=150)
     plt.close(figure)
 
@@ -199,6 +208,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
         samples, divergences = sample(fit(distances, dim, args), arguments, args)
         row = health(samples, distances)
         row |= {"divergences": divergences, "seconds": time.perf_counter() - began}
+        row["samples of c"] = samples["c"].squeeze(-1).tolist()
         posteriors[dim] = samples
         result[f"d={dim}"] = row
         for name in PRIOR:
