@@ -30,7 +30,7 @@ from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor
 
 import pyro_hyperbolic.distributions as hdist
-from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic import PoincareBall, plotting
 from pyro_hyperbolic.analysis import hyperbolic_mds
 from pyro_hyperbolic.infer import save_json, with_drawn_curvature
 
@@ -162,7 +162,8 @@ def draw(posteriors: dict[int, Values], distances: Tensor, folder: Path) -> None
     ax.set(xlabel="curvature c (edges$^{-2}$)", ylabel="density of log c")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False)
-    figure.savefig(folder / "curvature_of_data.png", dpi=150)
+    plotting.save(figure, folder / "curvature_of_data.png", dpi=150)
+    plt.close(figure)
 
     figure, axes = plt.subplots(1, len(posteriors), figsize=(3.6 * len(posteriors), 3.4), sharey=True, squeeze=False)
     i, j = pairs(len(distances))
@@ -177,7 +178,8 @@ def draw(posteriors: dict[int, Values], distances: Tensor, folder: Path) -> None
         ax.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("predicted, median and 90%")
     figure.tight_layout()
-    figure.savefig(folder / "curvature_predicted.png", dpi=150)
+    plotting.save(figure, folder / "curvature_predicted.png", dpi=150)
+    plt.close(figure)
 
 
 def main(args: argparse.Namespace) -> dict[str, Any]:

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions import HypersphericalUniform
 from pyro_hyperbolic.distributions.base import ManifoldNormal, as_param, check_point_args, expand_to
-from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.distributions.constraints import on_manifold, positive_vector
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.ops.special import safe_norm
 
@@ -46,7 +45,7 @@ class WrappedLaplace(ManifoldNormal):
         validate_args: bool | None = None,
     ) -> None:
         manifold = check_point_args("WrappedLaplace", loc, manifold)
-        value = as_param(scale, loc)
+        value = as_param("WrappedLaplace: scale", scale, loc)
         if value.dim() == 0:
             value = value.unsqueeze(-1)
         if value.shape[-1] != 1:
@@ -61,7 +60,7 @@ class WrappedLaplace(ManifoldNormal):
 
     @property
     def arg_constraints(self) -> dict[str, Any]:
-        return {"loc": on_manifold(self.manifold), "scale": constraints.independent(constraints.positive, 1)}
+        return {"loc": on_manifold(self.manifold), "scale": positive_vector}
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> WrappedLaplace:
         new = self._get_checked_instance(WrappedLaplace, _instance)

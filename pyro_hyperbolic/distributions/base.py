@@ -93,7 +93,7 @@ class ManifoldNormal(TorchDistribution):
     def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:
         self._check_reach()
         value = self._transform(self._rsample_coords(torch.Size(sample_shape)))
-        if self._in_program:
+        if self._in_program and self._validate_args:
             settle(value, self.manifold, Origin.DRAWN)
         return value
 

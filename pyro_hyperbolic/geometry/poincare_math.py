@@ -209,6 +209,7 @@ def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
 
 def geodesic_weights(t: float | Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
     r""":math:`\sinh((1-t)\theta)/\sinh\theta` and :math:`\sinh(t\theta)/\sinh\theta` for a given :math:`\theta^2`."""
+    t = t.to(square.dtype) if isinstance(t, Tensor) else t
     whole = log_sinhc(square)
     start, end = (s * torch.exp(log_sinhc(s * s * square) - whole) for s in (1 - t, t))
     return start, end

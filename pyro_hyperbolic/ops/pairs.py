@@ -39,7 +39,7 @@ class _PairwiseSquare(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, y: Tensor) -> Tensor:
-        return _norm(x, y).square_()
+        return _norm(x, y).square()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:

@@ -107,7 +107,7 @@ def drawn(manifold: Manifold) -> _Drawn:
 
 def one_curvature(manifold: Manifold) -> float:
     """The curvature of a drawing, as a plain number."""
-    c = torch.as_tensor(manifold.c)
+    c = torch.as_tensor(manifold.c, dtype=torch.float64)
     if c.numel() != 1:
         raise ValueError(
             f"manifold must have one curvature, got {manifold!r}; draw the element i of a batch with"

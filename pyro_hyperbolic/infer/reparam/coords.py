@@ -105,6 +105,11 @@ class NormalCoordinates(dist.TorchDistribution):
     def expand(self, batch_shape: Any, _instance: Any = None) -> NormalCoordinates:
         return NormalCoordinates(self.law.expand(batch_shape), self.manifold, validate_args=False)
 
+    @property
+    def mean(self) -> Tensor:
+        """Those of the Fréchet mean: a centre to start from."""
+        return self.manifold.to_normal_coords(None, self.law.mean)
+
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         with torch.no_grad():
             return self.manifold.to_normal_coords(None, self.law.sample(sample_shape))

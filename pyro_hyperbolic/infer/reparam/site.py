@@ -37,7 +37,9 @@ class PointReparam(Reparam):
         site = self.site(name, fn)
         if msg["is_observed"]:
             return self.observed(msg)
-        # A value that is there already is an initial one.
+        # A value that is there already is an initial one. If Pyro made it up, the other site may have a better one.
+        if not getattr(point, "_pyro_custom_init", True):
+            point = None
         initial = None if point is None else self.from_point(fn, point)
         value = pyro.sample(f"{name}_{self.suffix}", wrapped_as(fn, site), obs=initial, infer={"is_observed": False})
         if point is None:
