@@ -6,13 +6,15 @@ sides of it (*across*), and what is computed from them, against a reference in a
 that comes in, and the result, is moved by half a unit in its last place. An algorithm cannot be expected to do better.
 Errors of points are distances, those of vectors lengths, both in the metric of the space.
 
-The run takes five minutes. ``--check`` ends with status 1 if an operation is worse than ten times its condition.
+The run takes five minutes. ``--check`` ends with status 1 if an operation is worse than ten times its condition, where
+that leaves digits to speak of.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +40,7 @@ CHARTS: dict[str, tuple[type[Manifold], Any]] = {
 }
 SCALE = 0.5
 ALLOWED = 10.0
+LOST = 0.1  # a condition beyond which there are no digits to keep
 
 # Arguments: "x y p" points, "v" normal coordinates at x, "u" a tangent vector at x, "a" one at p, "w" components of one
 # at p, "t" a time.
@@ -75,7 +78,7 @@ class Errors:
 
     @property
     def ok(self) -> bool:
-        return self.worst <= ALLOWED * self.condition
+        return self.worst <= ALLOWED * self.condition or LOST < self.condition <= self.worst < math.inf
 
     def __str__(self) -> str:
         return " ".join(f"{e:.0e}".replace("e-0", "e-").replace("e+0", "e") for e in self.numbers)
@@ -120,6 +123,7 @@ _true_wrapped = partial(exact.wrapped_log_prob, scale=exact.Decimal(SCALE))
 _pair = (lambda m, x, y: m.dist(x, y), exact.dist)
 _plane = (lambda m, x, p, a: m.dist2plane(x=x, p=p, a=a), exact.dist2plane)
 _log = (lambda m, x, y: m.to_normal_coords(x, y), exact.logmap)
+_step = (lambda m, x, v: m.from_normal_coords(x, v), exact.expmap)
 _line = (lambda m, t, x, y: m.geodesic(t, x, y), exact.geodesic)
 _carried = (lambda m, x, y, u: m.transp(x, y, u), exact.transp)
 
@@ -131,7 +135,9 @@ OPERATIONS = [
     Operation("to_normal_coords", "near", "xy", *_log, "coords"),
     Operation("to_normal_coords", "across", "xy", *_log, "coords"),
     Operation("logmap", "near", "xy", lambda m, x, y: m.logmap(x, y), exact.logmap, "x"),
-    Operation("from_normal_coords", "near", "xv", lambda m, x, v: m.from_normal_coords(x, v), exact.expmap, "point"),
+    Operation("from_normal_coords", "near", "xv", *_step, "point"),
+    Operation("from_normal_coords", "apart", "xv", *_step, "point"),
+    Operation("from_normal_coords", "across", "xv", *_step, "point"),
     Operation("expmap", "near", "xu", lambda m, x, u: m.expmap(x, u), exact.expmap, "point"),
     Operation("geodesic", "near", "txy", *_line, "point"),
     Operation("geodesic", "across", "txy", *_line, "point"),
@@ -175,8 +181,8 @@ def inputs(chart: Any, place: str, s: float, dtype: torch.dtype, samples: int) -
     there = {name: chart.point(exact.decimals(made[name])) for name in points}
     for name, base in BASE.items():
         made[name] = exact.to_tensor(chart.vector_coordinates(there[base], direction()), dtype)
-    for name in "vw":
-        made[name] = exact.to_tensor(direction(), dtype)
+    made["v"] = exact.to_tensor(direction() if place == "near" else exact.logmap(there["x"], there["y"]), dtype)
+    made["w"] = exact.to_tensor(direction(), dtype)
     made["t"] = torch.from_numpy(rng.uniform(size=samples)).to(dtype)
     return made
 

@@ -70,28 +70,32 @@ def minkowski(u: Tensor, v: Tensor) -> Tensor:
 
 def large_norm(v: Tensor) -> Tensor:
     """Euclidean norm over the last dimension, which is kept, without overflow; derivative 0 at 0."""
-    scale = v.detach().abs().amax(-1, keepdim=True).clamp(min=1.0)
+    scale = _size(v)
     return scale * safe_norm(v / scale)
 
 
-def cosh_of(t: Tensor, c: Curvature) -> Tensor:
-    r""":math:`\sqrt{1 + c t^2}`, the hyperbolic cosine where the sine is :math:`\sqrt{c}\,t \ge 0`; no overflow."""
-    k = root(c, t)
-    far = k * t > 1
-    near = torch.where(far, 0.0, t)
-    large = k * torch.where(far, t, 1.0)
-    # Of the square where that is small: it is smooth in c, unlike the root.
-    return torch.where(far, torch.hypot(large, torch.ones_like(large)), (1 + c * near * near).sqrt())
+def cosh_of(v: Tensor, c: Curvature) -> Tensor:
+    r""":math:`\sqrt{1 + c|v|^2}`, the hyperbolic cosine where the sine is :math:`\sqrt{c}\,|v|`; without overflow.
+
+    It is smooth in the square, and so in ``c`` and ``v``.
+    """
+    scale = _size(v)
+    return scale * (scale.reciprocal().square() + c * squared_norm(v / scale)).sqrt()
+
+
+def _size(v: Tensor) -> Tensor:
+    """A factor to take out of ``v`` so that its square does not overflow."""
+    return v.detach().abs().amax(-1, keepdim=True).clamp(min=1.0)
 
 
 def gamma(x: Tensor, c: Curvature) -> Tensor:
     r""":math:`\gamma = \cosh(\sqrt{c}\,d(0, x))`, last dimension kept."""
-    return cosh_of(large_norm(space(x)), c)
+    return cosh_of(space(x), c)
 
 
 def lift(xs: Tensor, c: Curvature) -> Tensor:
     """The point with the given space part."""
-    x0 = cosh_of(large_norm(xs), c) / root(c, xs)
+    x0 = cosh_of(xs, c) / root(c, xs)
     return torch.cat([x0, xs.expand(x0.shape[:-1] + xs.shape[-1:])], -1)
 
 
@@ -107,8 +111,7 @@ def from_ball(b: Tensor, c: Curvature) -> Tensor:
 
 def from_normal_coords0(v: Tensor, c: Curvature) -> Tensor:
     check_precision(v)
-    u = c * squared_norm(v)
-    return torch.cat([cosh_sqrt(u) / root(c, v), sinhc(u) * v], -1)
+    return lift(sinhc(c * squared_norm(v)) * v, c)
 
 
 def to_normal_coords0(y: Tensor, c: Curvature) -> Tensor:
@@ -167,7 +170,7 @@ def half_chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tens
     """
     k = root(c, x)
     rx, ry = large_norm(space(x)), large_norm(space(y))
-    gx, gy = cosh_of(rx, c), cosh_of(ry, c)
+    gx, gy = gamma(x, c), gamma(y, c)
     chord = (space(x) / (1 + gx) - space(y) / (1 + gy)) * ((1 + gx) / 2).sqrt() * ((1 + gy) / 2).sqrt()
     polar = k * torch.minimum(rx, ry) > 1
     # Safe in the branch not taken too: a far point is divided by its own length even if the other is near.
@@ -192,7 +195,7 @@ def pairwise_dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     """As :func:`half_chord`, for all pairs; the chords and angles come without an O(N M d) tensor."""
     k = root(c, x)
     rx, ry = large_norm(space(x)), large_norm(space(y))
-    gx, gy = cosh_of(rx, c), cosh_of(ry, c)
+    gx, gy = gamma(x, c), gamma(y, c)
     chord = pairwise_norm(space(x) / (1 + gx), space(y) / (1 + gy)) * ((1 + gx) / 2).sqrt() * ((1 + gy) / 2).sqrt().mT
     sx, sy = (k * rx).clamp(min=1.0), (k * ry).clamp(min=1.0)
     across = 0.5 * sx.sqrt() * sy.sqrt().mT * pairwise_norm(space(x) / sx, space(y) / sy)
@@ -311,7 +314,7 @@ def dist2plane0(x: Tensor, p: Tensor, normal: Tensor, c: Curvature, signed: bool
 def _plane_sinh(
     x: Tensor, p: Tensor, normal: Tensor, gx: Tensor, gp: Tensor, c: Curvature, dtype: torch.dtype | None = None
 ) -> Tensor:
-    length = large_norm(normal)
+    length = safe_norm(normal)
     unit = normal / torch.where(length == 0, 1.0, length)
     points = space(x) / (1 + gx), (1 + gx) / 2, space(p) / (1 + gp), (1 + gp) / 2
     return plane_sinh(*points, unit, c, dtype or x.dtype)

@@ -27,6 +27,9 @@ def broadcast_square(x: Tensor, y: Tensor) -> Tensor:
     They are taken from differences, but their derivatives from matrix products, which is faster and exact to rounding
     of the *coordinates*: enough where a squared distance is one term among others of that precision.
     """
+    if torch.compiler.is_compiling():
+        # As for scaled_asinh: no autograd function, and the columns become one kernel.
+        return sum((a - b).square() for a, b in zip(x.unbind(-1), y.unbind(-1), strict=True))  # type: ignore[return-value]
     if x.dim() > 2 and x.shape[-2] == 1 and (y.dim() == 2 or (y.dim() > 2 and y.shape[-3] == 1)):
         x, y = x.squeeze(-2), y if y.dim() == 2 else y.squeeze(-3)
         batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])

@@ -97,14 +97,22 @@ def scaled_asinh(t: Tensor, c: float | Tensor) -> Tensor:
     The two broadcast. Distances end in this function, on tensors as large as the output. It costs one ``asinh`` and
     keeps one tensor for the backward pass; the derivative in ``c`` has its series near zero.
     """
-    if torch.jit.is_tracing():
-        # The tracer hands a constant tensor to an autograd function as a number.
-        root = _positive_root(c, t.dtype) if isinstance(c, Tensor) else math.sqrt(max(c, _least_curvature(t.dtype)))
-        return torch.asinh(root * t) / root
+    if torch.jit.is_tracing() or torch.compiler.is_compiling():
+        # Neither takes the autograd function: the tracer hands it a constant tensor as a number, and dynamo does not
+        # trace a derivative in forward mode.
+        return _plain_scaled_asinh(t, c)
     if not isinstance(c, Tensor):
         return t if c == 0 else _ScaledAsinh.apply(t.view_as(t), torch.tensor(c, dtype=t.dtype, device="cpu"))
     # As views, which a torch function mode sees being made: it does not see an autograd function (DReG_ELBO has one).
     return _ScaledAsinh.apply(t.view_as(t), c.view_as(c))
+
+
+def _plain_scaled_asinh(t: Tensor, c: float | Tensor) -> Tensor:
+    """The same by operations that torch can differentiate, with its series near zero."""
+    root = _positive_root(c, t.dtype) if isinstance(c, Tensor) else math.sqrt(c + _least_curvature(t.dtype))
+    small = (root * t).abs() < 1
+    near, far = torch.where(small, t, 0.0), torch.where(small, 1.0, t)
+    return torch.where(small, near * asinhc(c * near * near), torch.asinh(root * far) / root)
 
 
 class _ScaledAsinh(torch.autograd.Function):

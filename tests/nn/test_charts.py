@@ -111,3 +111,18 @@ def test_model_under_autocast(chart, decoder):
     loss.backward()
     assert loss.isfinite()
     assert all(p.grad.isfinite().all() for p in vae.parameters())
+
+
+@both
+@every_dtype
+def test_gyroplanes_compile_with_dynamic_shapes(chart, dtype):
+    torch._dynamo.reset()
+    layer = GyroplaneLinear(3, 5, chart(0.7)).to(dtype)
+    compiled = torch.compile(layer, dynamic=True, fullgraph=True, backend="aot_eager")
+    for rows in (4, 6):
+        z = chart(0.7).from_normal_coords(None, torch.randn(rows, 3, dtype=dtype)).requires_grad_()
+        slopes = []
+        for function in (layer, compiled):
+            out = function(z)
+            slopes.append((out, *torch.autograd.grad(out.square().sum(), [z, *layer.parameters()])))
+        torch.testing.assert_close(*slopes)
