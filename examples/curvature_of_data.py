@@ -143,45 +143,52 @@ def health(samples: Values, distances: Tensor) -> dict[str, Any]:
     return result
 
 
-def draw(posteriors: dict[int, Values], distances: Tensor, folder: Path) -> None:
-    """The posteriors of the curvature with its prior, and observed against predicted distances."""
-    matplotlib.use("agg")
+COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2")
+
+
+def draw_curvature(curvatures: dict[int, Tensor], folder: Path) -> None:
+    """Intervals of the curvature by chain with that of the prior, and the chains ``(chains, samples)`` themselves."""
     import matplotlib.pyplot as plt
 
-    colours = dict(zip(posteriors, ("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2"), strict=False))
     ends = torch.tensor([0.05, 0.95])
-    figure, axes = plt.subplots(
-        1, 1 + len(posteriors), figsize=(3.2 * (1 + len(posteriors)), 2.7), layout="constrained", squeeze=False
-    )
+    count = 1 + len(curvatures)
+    figure, axes = plt.subplots(1, count, figsize=(3.2 * count, 2.7), layout="constrained", squeeze=False)
     left = axes[0, 0]
     left.plot(dist.LogNormal(*PRIOR["c"]).icdf(ends), [0, 0], color="0.7", lw=6)
-    row, ticks, names = 0, [0.0], ["prior"]
-    for dim, samples in posteriors.items():
-        for chain in samples["c"].squeeze(-1):
+    row, places, names = 0, [0.0], ["prior"]
+    for (dim, chains), colour in zip(curvatures.items(), COLOURS, strict=False):
+        for chain in chains:
             row -= 1
-            left.plot(chain.quantile(ends), [row, row], color=colours[dim], lw=4)
-        ticks.append(row + (len(samples["c"]) - 1) / 2)
+            left.plot(chain.quantile(ends), [row, row], color=colour, lw=4)
+        places.append(row + (len(chains) - 1) / 2)
         names.append(f"d = {dim}")
         row -= 1
-    left.set_yticks(ticks, names)
-    left.tick_params(axis="y", length=0)
     left.set(xscale="log", xlabel="curvature c, 90%", title="each chain")
-    for ax, (dim, samples) in zip(axes[0, 1:], posteriors.items(), strict=True):
-        ax.plot(samples["c"].squeeze(-1).T, lw=0.8)
+    left.set_yticks(places, names)
+    left.tick_params(axis="y", length=0)
+    left.set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
+    left.minorticks_off()
+    for ax, (dim, chains) in zip(axes[0, 1:], curvatures.items(), strict=True):
+        ax.plot(chains.T, lw=0.8)
         ax.set(xlabel="sample", title=f"curvature, d = {dim}")
     for ax in axes[0]:
         ax.spines[["top", "right"]].set_visible(False)
     plotting.save(figure, folder / "curvature_of_data.png", dpi=150)
     plt.close(figure)
 
+
+def draw_predicted(posteriors: dict[int, Values], distances: Tensor, folder: Path) -> None:
+    """Observed against predicted distances."""
+    import matplotlib.pyplot as plt
+
     figure, axes = plt.subplots(1, len(posteriors), figsize=(3.6 * len(posteriors), 3.4), sharey=True, squeeze=False)
     i, j = pairs(len(distances))
-    for ax, (dim, samples) in zip(axes[0], posteriors.items(), strict=True):
+    for ax, (dim, samples), colour in zip(axes[0], posteriors.items(), COLOURS, strict=False):
         replicated = predicted(samples)[1].flatten(0, 1)
         low, middle, high = replicated.quantile(torch.tensor([0.05, 0.5, 0.95]), 0)
         observed = distances[i, j]
-        ax.vlines(observed, low, high, color=colours[dim], alpha=0.15, lw=1)
-        ax.plot(observed, middle, ".", ms=2, color=colours[dim])
+        ax.vlines(observed, low, high, color=colour, alpha=0.15, lw=1)
+        ax.plot(observed, middle, ".", ms=2, color=colour)
         ax.axline((0, 0), slope=1, color="0.3", lw=0.8)
         ax.set(xlabel="observed distance", title=f"d = {dim}")
         ax.spines[["top", "right"]].set_visible(False)
@@ -220,7 +227,9 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
         print(f"  {divergences} divergences, {row['seconds']:.0f} s", flush=True)
     args.output.mkdir(parents=True, exist_ok=True)
     save_json(result, args.output / "curvature_of_data.json")
-    draw(posteriors, distances, args.output)
+    matplotlib.use("agg")
+    draw_curvature({dim: samples["c"].squeeze(-1) for dim, samples in posteriors.items()}, args.output)
+    draw_predicted(posteriors, distances, args.output)
     return result
 
 
