@@ -5,12 +5,23 @@ from types import ModuleType
 
 from pyro_hyperbolic import distributions, infer, models, nn
 from pyro_hyperbolic._version import __version__
-from pyro_hyperbolic.geometry import Lorentz, PoincareBall
+from pyro_hyperbolic.geometry import Euclidean, Lorentz, PoincareBall, Product, Sphere
 
 # Not all who import the package want data or pictures: these come when first asked for.
 _LAZY = ("datasets", "plotting")
 
-__all__ = ["Lorentz", "PoincareBall", "__version__", "distributions", "infer", "models", "nn"]
+__all__ = [
+    "Euclidean",
+    "Lorentz",
+    "PoincareBall",
+    "Product",
+    "Sphere",
+    "__version__",
+    "distributions",
+    "infer",
+    "models",
+    "nn",
+]
 
 
 def __getattr__(name: str) -> ModuleType:

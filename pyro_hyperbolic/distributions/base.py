@@ -12,8 +12,7 @@ from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform
-from pyro_hyperbolic.geometry import Lorentz, Manifold
-from pyro_hyperbolic.geometry.variation import base_point_variation
+from pyro_hyperbolic.geometry import Manifold, PoincareBall
 from pyro_hyperbolic.ops.checks import inspectable
 
 # A law is held by a dtype if its radius at this normal score (99.9% of its mass) still is.
@@ -97,8 +96,7 @@ class ManifoldNormal(TorchDistribution):
         return self._transform._cached_x_y
 
     def _lacks_graph(self, sample: Tensor) -> bool:
-        c = self.manifold.c
-        moving = self.loc.requires_grad or (isinstance(c, Tensor) and c.requires_grad)
+        moving = self.loc.requires_grad or self.manifold.moves
         return moving and torch.is_grad_enabled() and not sample.requires_grad
 
     def drew(self, value: Tensor) -> bool:
@@ -126,7 +124,7 @@ class ManifoldNormal(TorchDistribution):
 
     def _loc_motion(self, v: Tensor) -> Tensor:
         m = self.manifold.to_normal_coords(None, self.loc)
-        return base_point_variation(m.detach(), v, m - m.detach(), self.manifold.aligned_c(m))
+        return self.manifold.base_point_variation(m.detach(), v, m - m.detach())
 
     def _check_reach(self) -> None:
         """Refuse to sample where the coordinates cannot hold the mass: samples and density would disagree.
@@ -152,7 +150,7 @@ class ManifoldNormal(TorchDistribution):
         options = []
         if dtype != torch.float64 and needed <= wide:
             options.append(f"float64 (which reaches {wide:.4g})")
-        if not isinstance(self.manifold, Lorentz):
+        if any(isinstance(leaf, PoincareBall) for leaf, _ in self.manifold.leaves(self.dim)):
             options.append("the hyperboloid, Lorentz(c), whose float64 coordinates reach 708/sqrt(c)")
         remedy = "use " + " or ".join(options) if options else "reduce scale or the curvature"
         raise ValueError(

@@ -8,7 +8,6 @@ from torch.distributions import Transform, biject_to, constraints, transform_to
 
 from pyro_hyperbolic.distributions.constraints import OnManifold, hyperboloid, on_manifold, poincare_ball
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.ops.special import log_sinhc, squared_norm
 
 
 class ExpMapTransform(Transform):
@@ -70,7 +69,7 @@ class ExpMapTransform(Transform):
         return self.manifold.to_normal_coords(self.loc, y)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        return (x.shape[-1] - 1) * log_sinhc(self.manifold.aligned_c(x) * squared_norm(x)).squeeze(-1)
+        return self.manifold.log_det_exp(x)
 
     def forward_shape(self, shape: torch.Size) -> torch.Size:
         return self._broadcast(torch.Size((*shape[:-1], self.manifold.ambient_dim(shape[-1]))))

@@ -103,6 +103,10 @@ class PoincareBall(Manifold):
         r""":math:`v/\lambda_x`."""
         return pm.transp0(x, v / 2, self.aligned_c(x))
 
+    def coframe(self, x: Tensor, u: Tensor) -> Tensor:
+        r""":math:`\lambda_x u`."""
+        return 2 * u / pm.gap(x, self.aligned_c(x))
+
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         """Geodesic distance; its derivative at ``x = y`` is taken as 0."""
         return pm.dist(x, y, self.aligned_c(x))
