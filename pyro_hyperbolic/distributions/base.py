@@ -45,9 +45,18 @@ class ManifoldNormal(TorchDistribution):
     def _log_density(self, v: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def _outer_radius(self) -> Tensor:
-        """Radius around ``loc`` that holds all but a thousandth of the mass, ``batch_shape``."""
+    def _outer_radii(self) -> list[Tensor]:
+        """In each factor the radius around ``loc`` that holds all but a thousandth of the mass, ``batch_shape``."""
         raise NotImplementedError
+
+    @property
+    def _leaves(self) -> list[tuple[Manifold, int]]:
+        """The factors of the space and their dimensions: one, if it is no product."""
+        return self.manifold.leaves(self.dim)
+
+    def _split_coords(self, v: Tensor) -> tuple[Tensor, ...]:
+        """Normal coordinates by factor."""
+        return v.split([dim for _, dim in self._leaves], -1)
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> constraints.Constraint:
@@ -134,27 +143,30 @@ class ManifoldNormal(TorchDistribution):
         """
         if not self._validate_args:
             return
-        dtype = self.loc.dtype
         with torch.no_grad():
-            distance = self.manifold.dist0(self.loc) + self._outer_radius()
-            if not inspectable(distance):
-                return
-            if bool((distance <= self.manifold.reach(dtype)).all()):
-                return
-            reach, wide = self.manifold.reach(dtype), self.manifold.reach(torch.float64)
-            worst = (distance / reach).argmax()
-            needed, reach, wide = (
-                torch.as_tensor(value, device=worst.device).expand(distance.shape).flatten()[worst].item()
-                for value in (distance, reach, wide)
-            )
+            places = self.loc.split([leaf.ambient_dim(dim) for leaf, dim in self._leaves], -1)
+            for (leaf, _), place, radius in zip(self._leaves, places, self._outer_radii(), strict=True):
+                self._check_reach_of(leaf, leaf.dist0(place) + radius)
+
+    def _check_reach_of(self, leaf: Manifold, distance: Tensor) -> None:
+        dtype = self.loc.dtype
+        reach = leaf.reach(dtype)
+        if not inspectable(distance) or bool((distance <= reach).all()):
+            return
+        wide = leaf.reach(torch.float64)
+        worst = (distance / reach).argmax()
+        needed, reach, wide = (
+            torch.as_tensor(value, device=worst.device).expand(distance.shape).flatten()[worst].item()
+            for value in (distance, reach, wide)
+        )
         options = []
         if dtype != torch.float64 and needed <= wide:
             options.append(f"float64 (which reaches {wide:.4g})")
-        if any(isinstance(leaf, PoincareBall) for leaf, _ in self.manifold.leaves(self.dim)):
+        if isinstance(leaf, PoincareBall):
             options.append("the hyperboloid, Lorentz(c), whose float64 coordinates reach 708/sqrt(c)")
         remedy = "use " + " or ".join(options) if options else "reduce scale or the curvature"
         raise ValueError(
-            f"{type(self).__name__} on {self.manifold!r}: loc and scale put mass at distance {needed:.4g} from the"
+            f"{type(self).__name__} on {leaf!r}: loc and scale put mass at distance {needed:.4g} from the"
             f" origin, but {dtype} coordinates end at {reach:.4g}; {remedy}."
         )
 

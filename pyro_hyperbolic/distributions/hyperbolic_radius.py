@@ -106,6 +106,23 @@ class HyperbolicRadius(TorchDistribution):
         """This law in float64."""
         return HyperbolicRadius(self.dim, self.scale.double(), self.c.double(), validate_args=False)
 
+    def _outer(self, score: float) -> Tensor:
+        """A bound of the quantile at a normal score."""
+        # tanh(s) >= s / sqrt(1 + s^2) bounds the mode, and the radius is never wider than scale around it.
+        n = self.dim - 1
+        square = n * n * self.c * self.scale.square()
+        mode = (0.5 * (square + (square * square + 4 * n * n).sqrt())).sqrt()
+        return self.scale * (mode + score)
+
+    def _divergence(self, other: HyperbolicRadius) -> Tensor:
+        """The Kullback-Leibler divergence from this distribution to one of another scale."""
+        # The terms grow like d^2 c sigma^2 and nearly cancel where the scales are close.
+        a, b = self._wide(), other._wide()
+        mean, variance = radial.moments(a._q, self.dim)
+        ratio = (a.scale / b.scale).square()
+        log_z = radial.log_integral_ratio(b._q, self.dim) - radial.log_integral_ratio(a._q, self.dim)
+        return log_z - 0.5 * self.dim * ratio.log() + 0.5 * (variance + mean.square()) * (ratio - 1)
+
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from pyro_hyperbolic.distributions.base import (
 from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
+from pyro_hyperbolic.distributions.spherical_radius import SphericalRadius
 from pyro_hyperbolic.geometry import Manifold
 
 
@@ -30,7 +32,9 @@ class RiemannianNormal(ManifoldNormal):
     with respect to the Riemannian volume (the paper's Eq. 1). A sample is
     :math:`z = \exp_\mu(r\alpha/\lambda_\mu)` with a uniform direction :math:`\alpha` and the radius ``r`` of
     :class:`HyperbolicRadius`, drawn by inversion; its derivatives in :math:`\sigma` and ``c`` are the implicit ones.
-    At ``c = 0`` it is the isotropic Gaussian.
+    At ``c = 0`` it is the isotropic Gaussian. On a sphere the radius is that of :class:`SphericalRadius`, and the
+    distribution tends to the uniform one as :math:`\sigma` grows; on a product the density factorises, and so does the
+    distribution.
 
     :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
     :param scale: :math:`\sigma > 0`, a number or ``(..., 1)``: this law is isotropic.
@@ -72,14 +76,11 @@ class RiemannianNormal(ManifoldNormal):
 
     def _set_scale(self, scale: Tensor) -> None:
         self.scale = scale
-        c = self.manifold.valid_c
-        # A curvature in another dtype must not decide that of the samples.
-        c = c.to(scale) if isinstance(c, Tensor) else c
-        self._radius = HyperbolicRadius(self.dim, scale.squeeze(-1), c, validate_args=False)
+        self._radii = [_radius(leaf, dim, scale.squeeze(-1)) for leaf, dim in self._leaves]
 
     def __getstate__(self) -> dict[str, Any]:
         # Views of the parameters, which are no leaves: a copy makes its own.
-        return {name: value for name, value in self.__dict__.items() if name != "_radius"}
+        return {name: value for name, value in self.__dict__.items() if name != "_radii"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -104,20 +105,29 @@ class RiemannianNormal(ManifoldNormal):
     @property
     def log_normalizer(self) -> Tensor:
         r""":math:`\log Z`, ``batch_shape``."""
-        return self._radius._log_integral(HypersphericalUniform(self.dim).log_area)
+        terms = [radius._log_integral(HypersphericalUniform(radius.dim).log_area) for radius in self._radii]
+        return functools.reduce(torch.add, terms)
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
-        shape = sample_shape + self.batch_shape
-        direction = HypersphericalUniform(self.dim, self.loc.dtype, self.loc.device).rsample(shape)
-        return self._radius.rsample(sample_shape).unsqueeze(-1) * direction
+        parts = []
+        for radius in self._radii:
+            uniform = HypersphericalUniform(radius.dim, self.loc.dtype, self.loc.device)
+            direction = uniform.rsample(sample_shape + self.batch_shape)
+            parts.append(radius.rsample(sample_shape).unsqueeze(-1) * direction)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def _log_density(self, v: Tensor) -> Tensor:
         scaled = (v / self.scale).square().sum(-1)
         return -0.5 * scaled - self.log_normalizer
 
-    def _outer_radius(self) -> Tensor:
-        # tanh(s) >= s / sqrt(1 + s^2) bounds the mode, and the radius is never wider than scale around it.
-        n = self.dim - 1
-        square = n * n * self._radius.c * self._radius.scale.square()
-        mode = (0.5 * (square + (square * square + 4 * n * n).sqrt())).sqrt()
-        return self._radius.scale * (mode + MASS_SCORE)
+    def _outer_radii(self) -> list[Tensor]:
+        return [radius._outer(MASS_SCORE) for radius in self._radii]
+
+
+def _radius(space: Manifold, dim: int, scale: Tensor) -> HyperbolicRadius | SphericalRadius:
+    """The distribution of the radius on a space of constant curvature."""
+    c = space.valid_c
+    # A curvature in another dtype must not decide that of the samples.
+    c = c.to(scale) if isinstance(c, Tensor) else c
+    kind = HyperbolicRadius if space.sign > 0 else SphericalRadius
+    return kind(dim, scale, c, validate_args=False)
