@@ -10,12 +10,13 @@ from torch import Tensor
 
 from pyro_hyperbolic.geometry import lorentz_math as lm
 from pyro_hyperbolic.geometry.frechet import frechet_mean
-from pyro_hyperbolic.geometry.manifold import Manifold
+from pyro_hyperbolic.geometry.gyro import GyroManifold
+from pyro_hyperbolic.geometry.poincare_math import as_factor
 from pyro_hyperbolic.ops.special import dot
 from pyro_hyperbolic.ops.tolerances import hyperboloid_tolerance
 
 
-class Lorentz(Manifold):
+class Lorentz(GyroManifold):
     r"""The hyperboloid :math:`-x_0^2 + |x_s|^2 = -1/c`, :math:`x_0 > 0`, in Minkowski space.
 
     The same space as :class:`PoincareBall`, in coordinates that reach distance :math:`87/\sqrt c` in float32 and
@@ -62,10 +63,17 @@ class Lorentz(Manifold):
         c = self.aligned_c(x)
         return lm.from_normal_coords(x, lm.to_normal_coords0(y, c), c)
 
+    def mobius_coadd(self, x: Tensor, y: Tensor) -> Tensor:
+        return lm.mobius_coadd(x, y, self.aligned_c(x))
+
+    def antipode(self, x: Tensor) -> Tensor:
+        """The point with the opposite space part."""
+        return lm.antipode(x)
+
     def mobius_scalar_mul(self, t: float | Tensor, x: Tensor) -> Tensor:
         r""":math:`t \otimes x`, the point at ``t`` times the distance of ``x`` from the origin."""
         c = self.aligned_c(x)
-        return lm.from_normal_coords0(_as_factor(t) * lm.to_normal_coords0(x, c), c)
+        return lm.from_normal_coords0(as_factor(t) * lm.to_normal_coords0(x, c), c)
 
     def mobius_matvec(self, m: Tensor, x: Tensor) -> Tensor:
         r""":math:`\exp_0(M \log_0 x)` for a matrix ``(..., k, d)``."""
@@ -83,6 +91,10 @@ class Lorentz(Manifold):
     def norm(self, x: Tensor, u: Tensor) -> Tensor:
         """Riemannian norm of a tangent vector at ``x``."""
         return lm.safe_norm(self.coframe(x, u)).squeeze(-1)
+
+    def inner0(self, x: Tensor) -> Tensor:
+        r"""Minkowski product with the origin, :math:`-x_0/\sqrt{c}`."""
+        return (-lm.time(x) / lm.root(self.aligned_c(x), x)).squeeze(-1)
 
     def frame(self, x: Tensor, v: Tensor) -> Tensor:
         return lm.frame(x, v, self.aligned_c(x))
@@ -141,9 +153,14 @@ class Lorentz(Manifold):
         """Parallel transport of ``v``, with time component 0, from the origin to ``y``."""
         return self.frame(y, lm.space(v))
 
+    def transp0back(self, x: Tensor, u: Tensor) -> Tensor:
+        """Parallel transport of ``u`` from ``x`` to the origin, where its time component is 0."""
+        v = self.coframe(x, u)
+        return torch.cat([torch.zeros_like(v[..., :1]), v], -1)
+
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The point reached at time ``t`` on the geodesic with ``x`` at 0 and ``y`` at 1."""
-        return self.from_normal_coords(x, _as_factor(t) * self.to_normal_coords(x, y))
+        return self.from_normal_coords(x, as_factor(t) * self.to_normal_coords(x, y))
 
     def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
         r"""Distance to the hyperplane :math:`\{\langle x, a\rangle_L = 0\}`, ``a`` a tangent vector at ``p``.
@@ -162,6 +179,18 @@ class Lorentz(Manifold):
         """The point with the same space part."""
         return lm.lift(lm.space(x), self.aligned_c(x))
 
+    def proju(self, x: Tensor, u: Tensor) -> Tensor:
+        r""":math:`u + c\langle x, u\rangle_L\,x`: the vector ``u`` of Minkowski space, projected at ``x``."""
+        return lm.proju(x, u, self.aligned_c(x))
+
+    def egrad2rgrad(self, x: Tensor, u: Tensor) -> Tensor:
+        """The Riemannian gradient from the gradient ``u`` in the coordinates, whose time component changes its sign."""
+        return self.proju(x, torch.cat([-lm.time(u), lm.space(u)], -1))
+
+    def _is_tangent(self, x: Tensor, u: Tensor) -> Tensor:
+        product = lm.minkowski(x, u).abs()
+        return product <= hyperboloid_tolerance(x.dtype) * lm.dot(x.abs(), u.abs())
+
     def contains(self, x: Tensor) -> Tensor:
         """Which points satisfy the equation of the hyperboloid to rounding; ``False`` for ``nan`` and ``inf``."""
         x0 = lm.time(x)
@@ -179,8 +208,3 @@ class Lorentz(Manifold):
     def from_poincare(self, b: Tensor) -> Tensor:
         """The point of the hyperboloid that is ``b`` in ``PoincareBall(c)``; ``nan`` for a point outside."""
         return lm.from_ball(b, self.aligned_c(b))
-
-
-def _as_factor(t: float | Tensor) -> float | Tensor:
-    """A number per point as a factor of its coordinates."""
-    return t.unsqueeze(-1) if isinstance(t, Tensor) else t

@@ -203,6 +203,22 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     return v + torch.where(far, apart, close) * (x + y)
 
 
+def proju(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
+    """:math:`u + c\\langle x, u\\rangle_L\\, x`, the part of ``u`` that is orthogonal to ``x``."""
+    return u + c * minkowski(x, u).unsqueeze(-1) * x
+
+
+def antipode(x: Tensor) -> Tensor:
+    return torch.cat([time(x), -space(x)], -1)
+
+
+def mobius_coadd(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    r"""Twice the midpoint, :math:`(x + y) / 2\cosh(\sqrt{c}\,d(x, y)/2)`."""
+    t = half_sinh(x, y, c)
+    midpoint = (x + y) / (2 * torch.hypot(t, torch.ones_like(t)))
+    return from_normal_coords0(2 * to_normal_coords0(midpoint, c), c)
+
+
 def gyration(a: Tensor, b: Tensor, u: Tensor, c: Curvature) -> Tensor:
     """The ball's formula, with its gaps known exactly; a rotation of the space part."""
     k = root(c, a)

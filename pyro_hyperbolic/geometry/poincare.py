@@ -7,11 +7,11 @@ from torch import Tensor
 
 from pyro_hyperbolic.geometry import poincare_math as pm
 from pyro_hyperbolic.geometry.frechet import frechet_mean
-from pyro_hyperbolic.geometry.manifold import Manifold
+from pyro_hyperbolic.geometry.gyro import GyroManifold
 from pyro_hyperbolic.ops.tolerances import border_distance
 
 
-class PoincareBall(Manifold):
+class PoincareBall(GyroManifold):
     r"""The open ball :math:`c|x|^2 < 1` with the metric :math:`\lambda_x^2\,dx^2`, :math:`\lambda_x = 2/(1 - c|x|^2)`.
 
     Section 2.2 of Mathieu et al., *Continuous hierarchical representations with Poincaré variational
@@ -48,6 +48,13 @@ class PoincareBall(Manifold):
     def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
         r"""Möbius addition :math:`x \oplus y`."""
         return pm.mobius_add(x, y, self.aligned_c(x))
+
+    def mobius_coadd(self, x: Tensor, y: Tensor) -> Tensor:
+        return pm.mobius_coadd(x, y, self.aligned_c(x))
+
+    def antipode(self, x: Tensor) -> Tensor:
+        """``-x``."""
+        return -x
 
     def mobius_scalar_mul(self, t: float | Tensor, x: Tensor) -> Tensor:
         r""":math:`t \otimes x`, the point at ``t`` times the distance of ``x`` from the origin."""
@@ -105,7 +112,7 @@ class PoincareBall(Manifold):
 
     def coframe(self, x: Tensor, u: Tensor) -> Tensor:
         r""":math:`\lambda_x u`."""
-        return 2 * u / pm.gap(x, self.aligned_c(x))
+        return 2 * pm.transp0back(x, u, self.aligned_c(x))
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         """Geodesic distance; its derivative at ``x = y`` is taken as 0."""
@@ -127,6 +134,10 @@ class PoincareBall(Manifold):
         """Parallel transport of ``v`` from the origin to ``y``."""
         return pm.transp0(y, v, self.aligned_c(y))
 
+    def transp0back(self, x: Tensor, u: Tensor) -> Tensor:
+        """Parallel transport of ``u`` from ``x`` to the origin."""
+        return pm.transp0back(x, u, self.aligned_c(x))
+
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The point reached at time ``t`` on the geodesic with ``x`` at 0 and ``y`` at 1."""
         return pm.geodesic(t, x, y, self.aligned_c(x))
@@ -146,6 +157,17 @@ class PoincareBall(Manifold):
     def projx(self, x: Tensor) -> Tensor:
         """The nearest point that the dtype can hold inside the ball; ``x`` itself if it is one."""
         return pm.projx(x, self.aligned_c(x))
+
+    def proju(self, x: Tensor, u: Tensor) -> Tensor:
+        """``u`` itself, of the shape of the points: every vector is a tangent vector."""
+        return u.expand(torch.broadcast_shapes(x.shape, u.shape))
+
+    def egrad2rgrad(self, x: Tensor, u: Tensor) -> Tensor:
+        r""":math:`u/\lambda_x^2`, the Riemannian gradient from the gradient ``u`` in the coordinates."""
+        return pm.egrad2rgrad(x, u, self.aligned_c(x))
+
+    def _is_tangent(self, x: Tensor, u: Tensor) -> Tensor:
+        return torch.broadcast_to(u, torch.broadcast_shapes(x.shape, u.shape)).isfinite().all(-1)
 
     def contains(self, x: Tensor) -> Tensor:
         """Which points are strictly inside; ``False`` for ``nan``."""

@@ -29,6 +29,7 @@ from pyro_hyperbolic.ops.special import (
     scaled_asinh,
     squared_norm,
     tanhc,
+    unit,
 )
 from pyro_hyperbolic.ops.tolerances import border_margin
 
@@ -54,8 +55,19 @@ def mobius_add(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     return projx((alpha * s + cs2 * x) / (alpha * beta + cs2), c)
 
 
+def mobius_coadd(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    r""":math:`x \boxplus y = (\beta x + \alpha y) / (\alpha + \beta - \alpha\beta)`.
+
+    The numerator is :math:`\tfrac12((\alpha + \beta) s + c\langle e, s\rangle e)` with :math:`e = x - y`.
+    """
+    s, e = x + y, x - y
+    alpha, beta = gap(x, c), gap(y, c)
+    total = alpha + beta
+    return projx(0.5 * (total * s + c * dot(e, s).unsqueeze(-1) * e) / (total - alpha * beta), c)
+
+
 def mobius_scalar_mul(t: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
-    return expmap0(_as_factor(t) * logmap0(x, c), c)
+    return expmap0(as_factor(t) * logmap0(x, c), c)
 
 
 def mobius_matvec(m: Tensor, x: Tensor, c: Curvature) -> Tensor:
@@ -151,8 +163,17 @@ def transp0(y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     return gap(y, c) * v
 
 
+def transp0back(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
+    return u / gap(x, c)
+
+
+def egrad2rgrad(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
+    r""":math:`u / \lambda_x^2`."""
+    return (0.5 * gap(x, c)).square() * u
+
+
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    return expmap(x, _as_factor(t) * logmap(x, y, c), c)
+    return expmap(x, as_factor(t) * logmap(x, y, c), c)
 
 
 def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = True) -> Tensor:
@@ -168,11 +189,10 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     and one product of ``d + 1`` columns remains (the Minkowski product of the hyperboloid).
     A plane with ``a = 0`` has distance 0 from everything.
     """
-    length = safe_norm(a)
-    unit = a / torch.where(length == 0, 1.0, length)
-    b = 2 * dot(p, unit).unsqueeze(-1) / gap(p, c)
+    direction = unit(a)
+    b = 2 * dot(p, direction).unsqueeze(-1) / gap(p, c)
     beta = gap(x, c)
-    plane = torch.cat([2 * unit + 2 * c * b * p, -b], -1)
+    plane = torch.cat([2 * direction + 2 * c * b * p, -b], -1)
     point = torch.cat([x / beta, (2 - beta) / beta], -1)
     out = scaled_asinh(dot(point, plane), per_point(c))
     return out if signed else out.abs()
@@ -192,6 +212,6 @@ def log_volume_element(x: Tensor, c: Curvature) -> Tensor:
     return x.shape[-1] * torch.log(lambda_x(x, c))
 
 
-def _as_factor(t: float | Tensor) -> float | Tensor:
+def as_factor(t: float | Tensor) -> float | Tensor:
     """A number per point as a factor of its coordinates."""
     return t.unsqueeze(-1) if isinstance(t, Tensor) else t

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from pyro_hyperbolic.ops.special import dot, safe_norm, sinhc, squared_norm, tanhc
+from pyro_hyperbolic.ops.special import dot, sinhc, squared_norm, tanhc, unit
 
 
 def base_point_variation(m: Tensor, v: Tensor, dm: Tensor, c: float | Tensor, sign: int = 1) -> Tensor:
@@ -40,7 +39,6 @@ def base_point_variation(m: Tensor, v: Tensor, dm: Tensor, c: float | Tensor, si
 
 def _stretch_across(direction: Tensor, u: Tensor, factor: Tensor) -> Tensor:
     """``u`` with the part across ``direction`` multiplied by ``factor``."""
-    length = safe_norm(direction)
-    unit = direction / torch.where(length > 0, length, 1.0)
-    along = dot(unit, u).unsqueeze(-1) * unit
+    n = unit(direction)
+    along = dot(n, u).unsqueeze(-1) * n
     return along + factor * (u - along)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.nn.manifold import ManifoldModule, as_module
-from pyro_hyperbolic.ops.special import safe_norm
+from pyro_hyperbolic.ops.special import safe_norm, unit
 
 _OFFSETS = ("free", "along")
 
@@ -75,8 +75,7 @@ class GyroplaneLinear(nn.Module):
         """
         normal, offset = self.normal.to(dtype), self.offset.to(dtype)
         if self._is_along:
-            length = safe_norm(normal)
-            offset = offset * normal / torch.where(length == 0, 1.0, length)
+            offset = offset * unit(normal)
         manifold = self.manifold().unsqueeze()
         p = manifold.from_normal_coords(None, 2 * offset)
         return p, manifold.frame(p, 2 * normal)

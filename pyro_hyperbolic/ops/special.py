@@ -216,3 +216,9 @@ def safe_norm(x: Tensor) -> Tensor:
     square = squared_norm(x)
     zero = square == 0
     return torch.where(zero, torch.zeros_like(square), torch.where(zero, 1.0, square).sqrt())
+
+
+def unit(x: Tensor) -> Tensor:
+    """The direction of ``x`` over the last dimension; 0 at 0."""
+    length = safe_norm(x)
+    return x / torch.where(length == 0, 1.0, length)

@@ -25,7 +25,11 @@ class Op(NamedTuple):
 
 OPS = {
     "mobius_add": Op("xy", "point"),
+    "mobius_sub": Op("xy", "point"),
+    "mobius_coadd": Op("xy", "point"),
+    "mobius_cosub": Op("xy", "point"),
     "mobius_scalar_mul": Op("tx", "point"),
+    "mobius_pointwise_mul": Op("ux", "point"),
     "mobius_matvec": Op("mx", "point"),
     "gyration": Op("xyv", "vector"),
     "lambda_x": Op("x", "number"),
@@ -41,7 +45,11 @@ OPS = {
     "dist0": Op("x", "number"),
     "transp": Op("xyv", "vector"),
     "transp0": Op("yv", "vector"),
+    "transp0back": Op("xv", "vector"),
     "geodesic": Op("txy", "point"),
+    "geodesic_unit": Op("txv", "point"),
+    "coframe": Op("xv", "vector"),
+    "egrad2rgrad": Op("xv", "vector"),
     "dist2plane": Op("xpa", "number"),
     "projx": Op("x", "point"),
     "log_volume_element": Op("x", "number"),

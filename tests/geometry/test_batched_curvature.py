@@ -21,6 +21,11 @@ every_shape = pytest.mark.parametrize(("shape", "batch"), SHAPES, ids=str)
 # Operations on points x, y, the tangent vectors u and v at x, w at the origin, a number t and a matrix m.
 OPS = {
     "mobius_add": lambda M, a: M.mobius_add(a.x, a.y),
+    "mobius_sub": lambda M, a: M.mobius_sub(a.x, a.y),
+    "mobius_coadd": lambda M, a: M.mobius_coadd(a.x, a.y),
+    "mobius_cosub": lambda M, a: M.mobius_cosub(a.x, a.y),
+    "mobius_pointwise_mul": lambda M, a: M.mobius_pointwise_mul(a.coords, a.x),
+    "mobius_fn_apply_chain": lambda M, a: M.mobius_fn_apply_chain(a.x, torch.tanh, torch.neg),
     "mobius_scalar_mul": lambda M, a: M.mobius_scalar_mul(a.t, a.x),
     "mobius_matvec": lambda M, a: M.mobius_matvec(a.m, a.x),
     "gyration": lambda M, a: M.gyration(a.x, a.y, a.w),
@@ -39,6 +44,12 @@ OPS = {
     "transp": lambda M, a: M.transp(a.x, a.y, a.u),
     "transp0": lambda M, a: M.transp0(a.x, a.w),
     "geodesic": lambda M, a: M.geodesic(a.t, a.x, a.y),
+    "geodesic_unit": lambda M, a: M.geodesic_unit(a.t, a.x, a.u),
+    "transp0back": lambda M, a: M.transp0back(a.x, a.u),
+    "coframe": lambda M, a: M.coframe(a.x, a.u),
+    "proju": lambda M, a: M.proju(a.x, a.u.flip(-1)),
+    "egrad2rgrad": lambda M, a: M.egrad2rgrad(a.x, a.u.flip(-1)),
+    "weighted_midpoint": lambda M, a: M.unsqueeze().weighted_midpoint(torch.stack([a.x, a.y], -2), reducedim=[-2]),
     "dist2plane": lambda M, a: M.dist2plane(a.x, a.y, M.transp(a.x, a.y, a.u)),
     "dist2plane-unsigned": lambda M, a: M.dist2plane(a.x, a.y, M.transp(a.x, a.y, a.u), signed=False),
     "projx": lambda M, a: M.projx(2 * a.x),
@@ -51,7 +62,7 @@ OPS = {
 }
 OF_ONE_CHART = {
     "lambda_x": (PoincareBall, lambda M, a: M.lambda_x(a.x)),
-    "coframe": (Lorentz, lambda M, a: M.coframe(a.x, a.u)),
+    "inner0": (Lorentz, lambda M, a: M.inner0(a.x)),
     "to_poincare": (Lorentz, lambda M, a: M.to_poincare(a.x)),
     "from_poincare": (Lorentz, lambda M, a: M.from_poincare(0.5 * a.coords)),
 }

@@ -70,6 +70,9 @@ def assert_near(case: Case, actual: torch.Tensor, expected: torch.Tensor, points
 # Where the tangent vectors of an operation live: an argument, or the origin ("0"); "-" are components in a frame.
 PLACES = {
     "mobius_add": "",
+    "mobius_sub": "",
+    "mobius_coadd": "",
+    "mobius_cosub": "",
     "mobius_scalar_mul": "",
     "mobius_matvec": "",
     "gyration": "00",
@@ -85,7 +88,9 @@ PLACES = {
     "dist0": "",
     "transp": "xy",
     "transp0": "0y",
+    "transp0back": "x0",
     "geodesic": "",
+    "coframe": "x-",
     "dist2plane": "p",
 }
 
@@ -96,8 +101,10 @@ def push(case: Case, at: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 def test_every_operation_of_the_ball_is_there():
-    # The conformal factor is one of coordinates, and so are the border and the volume element, which have their tests.
-    assert OPS.keys() - PLACES.keys() == {"lambda_x", "projx", "log_volume_element"}
+    # The conformal factor is one of coordinates, and so are the border, the volume element and the gradient, which have
+    # their tests; factors and the step of a unit geodesic are of no size of a case, and have theirs too.
+    elsewhere = {"lambda_x", "projx", "log_volume_element", "egrad2rgrad", "geodesic_unit", "mobius_pointwise_mul"}
+    assert OPS.keys() - PLACES.keys() == elsewhere
     public = {name for name in dir(PoincareBall) if not name.startswith("_")}
     assert public - set(dir(Lorentz)) == {"lambda_x"}
 
@@ -547,6 +554,7 @@ OPERATIONS = {name: OPS[name] for name in PLACES} | {
     "coframe": Op("xv", "coordinates"),
     "log_volume_element": Op("x", "number"),
     "projx": Op("x", "point"),
+    "geodesic_unit": OPS["geodesic_unit"],
     "to_poincare": Op("x", "coordinates"),
 }
 FREE = {"from_normal_coords": Op("xw", "point"), "to_normal_coords": Op("xy", "coordinates")}

@@ -33,6 +33,10 @@ def values_and_gradients(name, c, arguments):
 # The Euclidean space with metric 4 dx^2.
 EUCLIDEAN = {
     "mobius_add": lambda x, y: x + y,
+    "mobius_sub": lambda x, y: x - y,
+    "mobius_coadd": lambda x, y: x + y,
+    "mobius_cosub": lambda x, y: x - y,
+    "mobius_pointwise_mul": lambda u, x: u * x,
     "mobius_scalar_mul": lambda t, x: t.unsqueeze(-1) * x,
     "mobius_matvec": lambda m, x: (m @ x.unsqueeze(-1)).squeeze(-1),
     "gyration": lambda x, y, v: v,
@@ -49,6 +53,10 @@ EUCLIDEAN = {
     "dist0": lambda x: 2 * x.norm(dim=-1),
     "transp": lambda x, y, v: v,
     "transp0": lambda y, v: v,
+    "transp0back": lambda x, v: v,
+    "geodesic_unit": lambda t, x, v: x + t.unsqueeze(-1) / 2 * v / v.norm(dim=-1, keepdim=True),
+    "coframe": lambda x, v: 2 * v,
+    "egrad2rgrad": lambda x, v: v / 4,
     "geodesic": lambda t, x, y: x + t.unsqueeze(-1) * (y - x),
     "dist2plane": lambda x, p, a: 2 * ((x - p) * a).sum(-1) / a.norm(dim=-1),
     "projx": lambda x: x,
