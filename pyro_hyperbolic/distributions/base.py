@@ -13,7 +13,7 @@ from torch.distributions import constraints
 from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform
 from pyro_hyperbolic.geometry import Manifold, PoincareBall
-from pyro_hyperbolic.ops.checks import inspectable
+from pyro_hyperbolic.ops.checks import check_precision, inspectable, static_size
 
 # A law is held by a dtype if its radius at this normal score (99.9% of its mass) still is.
 MASS_SCORE = 3.0
@@ -36,7 +36,7 @@ class ManifoldNormal(TorchDistribution):
     def _set_loc(self, loc: Tensor, manifold: Manifold) -> None:
         self.loc = loc
         self.manifold = manifold
-        self.dim = manifold.intrinsic_dim(loc.shape[-1])
+        self.dim = manifold.intrinsic_dim(static_size(loc))
         self._transform = ExpMapTransform(manifold, loc, cache_size=1)
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
@@ -70,6 +70,21 @@ class ManifoldNormal(TorchDistribution):
     @property
     def mode(self) -> Tensor:
         return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        raise NotImplementedError(
+            f"{type(self).__name__} has no variance of single coordinates, which are no lengths; for how far it spreads"
+            f" see {self._spread}."
+        )
+
+    @property
+    def _spread(self) -> str:
+        """Where the user finds the spread instead."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, manifold: {self.manifold!r})"
 
     def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:
         self._check_reach()
@@ -178,9 +193,14 @@ def base_law(law: Any) -> Any:
     return law
 
 
-def as_param(value: Tensor | float, like: Tensor) -> Tensor:
-    """A number as a tensor of the kind of ``like``; a tensor as it is."""
-    return value if isinstance(value, Tensor) else like.new_tensor(value)
+def as_param(name: str, value: Tensor | float, like: Tensor) -> Tensor:
+    """A number, or a tensor of integers, as a tensor of the kind of ``like``; any other tensor as it is."""
+    if not isinstance(value, Tensor):
+        return like.new_tensor(value)
+    if not value.is_floating_point() and not value.is_complex():
+        return value.to(like.dtype)
+    check_precision(value, name)
+    return value
 
 
 def expand_to(value: Tensor, shape: torch.Size) -> Tensor:
@@ -208,6 +228,7 @@ def check_point_args(name: str, loc: Tensor, manifold: Manifold | None) -> Manif
             f"{name}: loc must be a floating tensor of shape (..., d), got"
             f" {tuple(loc.shape) if isinstance(loc, Tensor) else loc!r}; for d = 1 use loc.unsqueeze(-1)."
         )
+    check_precision(loc, f"{name}: loc")
     if manifold.intrinsic_dim(loc.shape[-1]) < 1:
         raise ValueError(f"{name}: loc must have at least one dimension, got {tuple(loc.shape)}.")
     return manifold

@@ -5,11 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.distributions.constraints import Constraint
+from torch.distributions.constraints import Constraint, independent, positive
 from typing_extensions import Self
 
 from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product, Sphere
 from pyro_hyperbolic.geometry.manifold import describe
+
+
+class _PositiveVector(independent):
+    """Vectors of positive numbers: torch's own, which cannot be asked about an empty batch."""
+
+    def __init__(self) -> None:
+        super().__init__(positive, 1)
+
+    def check(self, value: Tensor) -> Tensor:
+        return (value > 0).all(-1)
+
+
+positive_vector = _PositiveVector()
 
 
 class OnManifold(Constraint):
@@ -108,4 +121,13 @@ def on_manifold(manifold: Manifold) -> Constraint:
     return _SUPPORTS[type(manifold)].of(manifold)
 
 
-__all__ = ["OnManifold", "euclidean", "hyperboloid", "on_manifold", "poincare_ball", "product", "sphere"]
+__all__ = [
+    "OnManifold",
+    "euclidean",
+    "hyperboloid",
+    "on_manifold",
+    "poincare_ball",
+    "positive_vector",
+    "product",
+    "sphere",
+]

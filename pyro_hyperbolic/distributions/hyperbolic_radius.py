@@ -12,6 +12,7 @@ from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
 
 from pyro_hyperbolic.ops import radial
+from pyro_hyperbolic.ops.checks import check_precision
 from pyro_hyperbolic.ops.special import log_sinhc
 
 
@@ -56,6 +57,7 @@ class HyperbolicRadius(TorchDistribution):
         if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
             raise ValueError(f"HyperbolicRadius: dim must be an integer >= 1, got {dim!r}.")
         self.dim = dim
+        scale, c = (_as_floating(name, value) for name, value in (("scale", scale), ("c", c)))
         try:
             self.scale, self.c = broadcast_all(scale, c)
         except RuntimeError as error:
@@ -102,6 +104,14 @@ class HyperbolicRadius(TorchDistribution):
         wide = self._wide()
         return (wide.scale.square() * radial.moments(wide._q, self.dim)[1]).to(self.scale.dtype)
 
+    def entropy(self) -> Tensor:
+        """By quadrature."""
+        wide = self._wide()
+        return (radial.entropy(wide._q, self.dim) + wide.scale.log()).to(self.scale.dtype)
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("(", f"(dim: {self.dim}, ", 1)
+
     def _wide(self) -> HyperbolicRadius:
         """This law in float64."""
         return HyperbolicRadius(self.dim, self.scale.double(), self.c.double(), validate_args=False)
@@ -113,6 +123,11 @@ class HyperbolicRadius(TorchDistribution):
         square = n * n * self.c * self.scale.square()
         mode = (0.5 * (square + (square * square + 4 * n * n).sqrt())).sqrt()
         return self.scale * (mode + score)
+
+    def _entropy_at(self, log_area: float) -> Tensor:
+        r""":math:`\log Z + \mathbb{E}[r^2]/2\sigma^2` of the Riemannian normal; in float64."""
+        mean, variance = radial.moments(self._q, self.dim)
+        return self._log_integral(log_area) + 0.5 * (variance + mean.square())
 
     def _divergence(self, other: HyperbolicRadius) -> Tensor:
         """The Kullback-Leibler divergence from this distribution to one of another scale."""
@@ -127,6 +142,8 @@ class HyperbolicRadius(TorchDistribution):
         if self._validate_args:
             self._validate_sample(value)
         n, wide, r = self.dim - 1, self._wide(), value.double()
+        infinite = r == math.inf
+        r = torch.where(infinite, 1.0, r)
         area = n * log_sinhc(wide.c * r * r)
         if n > 0:
             area = area + n * r.log()
@@ -134,7 +151,7 @@ class HyperbolicRadius(TorchDistribution):
         y, q = torch.broadcast_tensors(r / wide.scale, wide._q)
         far, score = radial.gaussian_score(y, q, self.dim)
         gaussian = -0.5 * (score.square() + math.log(2 * math.pi)) - wide.scale.log()
-        log_density = torch.where(far, gaussian, log_density)
+        log_density = torch.where(infinite, -math.inf, torch.where(far, gaussian, log_density))
         return log_density.to(torch.promote_types(value.dtype, self.scale.dtype))
 
     def cdf(self, value: Tensor) -> Tensor:
@@ -172,3 +189,13 @@ class HyperbolicRadius(TorchDistribution):
         shape = self._extended_shape(sample_shape)
         z = torch.randn(shape, dtype=self.scale.dtype, device=self.scale.device)
         return self.scale * radial.quantile(z, self._q.expand(shape), self.dim)
+
+
+def _as_floating(name: str, value: Tensor | float) -> Tensor | float:
+    """Integers as numbers of the default dtype; half precision and complex numbers are refused."""
+    if not isinstance(value, Tensor):
+        return value
+    if not value.is_floating_point() and not value.is_complex():
+        return value.to(torch.get_default_dtype())
+    check_precision(value, f"HyperbolicRadius: {name}")
+    return value

@@ -37,11 +37,14 @@ class HypersphericalUniform(TorchDistribution):
     ) -> None:
         if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
             raise ValueError(f"HypersphericalUniform: dim must be an integer >= 1, got {dim!r}.")
+        if dtype not in (None, torch.float32, torch.float64):
+            raise ValueError(f"HypersphericalUniform: dtype must be float32 or float64, got {dtype}.")
         self.dim, self.dtype, self.device = dim, dtype, device
         super().__init__(torch.Size(), torch.Size((dim,)), validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> HypersphericalUniform:
         new = self._get_checked_instance(HypersphericalUniform, _instance)
+        _check_expansion(self.batch_shape, torch.Size(batch_shape))
         new.dim, new.dtype, new.device = self.dim, self.dtype, self.device
         super(HypersphericalUniform, new).__init__(torch.Size(batch_shape), self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
@@ -58,6 +61,24 @@ class HypersphericalUniform(TorchDistribution):
         shape = self.batch_shape + self.event_shape
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
+    @property
+    def variance(self) -> Tensor:
+        """Of each coordinate in the ambient space: 1/d."""
+        return torch.full_like(self.mean, 1 / self.dim)
+
+    def entropy(self) -> Tensor:
+        """The logarithm of the area."""
+        return torch.full(self.batch_shape, self.log_area, dtype=self.dtype, device=self.device)
+
+    @classmethod
+    def infer_shapes(cls, **arg_shapes: Any) -> tuple[torch.Size, torch.Size]:
+        raise NotImplementedError(
+            "HypersphericalUniform: the event shape is the number dim, which no shape of an argument tells."
+        )
+
+    def __repr__(self) -> str:
+        return f"HypersphericalUniform(dim: {self.dim}, batch_shape: {tuple(self.batch_shape)})"
+
     def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:
         shape = self._extended_shape(sample_shape)
         x = torch.randn(shape, dtype=self.dtype, device=self.device)
@@ -70,3 +91,13 @@ class HypersphericalUniform(TorchDistribution):
             self._validate_sample(value)
         shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
         return value.new_full(shape, -self.log_area)
+
+
+def _check_expansion(old: torch.Size, new: torch.Size) -> None:
+    # What torch says of the parameters of other distributions: sizes of 1 grow, others stay.
+    try:
+        torch.empty(old, device="meta").expand(new)
+    except RuntimeError as error:
+        raise ValueError(
+            f"HypersphericalUniform: batch shape {tuple(old)} does not expand to {tuple(new)}; sizes other than 1 stay."
+        ) from error

@@ -36,6 +36,8 @@ from pyro_hyperbolic.ops.checks import inspectable
 @register_kl(WrappedNormal, WrappedNormal)
 def _kl_wrapped_wrapped(p: WrappedNormal, q: WrappedNormal) -> Tensor:
     _check_means(p, q)
+    if p._winds:
+        raise NotImplementedError("no closed form for sums over windings; use a Monte Carlo estimate")
     if not (p._is_full or q._is_full):
         log_ratio = (p.scale / q.scale).log()
         gaussian = 0.5 * torch.expm1(2 * log_ratio) - log_ratio

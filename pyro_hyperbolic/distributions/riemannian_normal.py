@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.base import (
     MASS_SCORE,
@@ -17,7 +16,7 @@ from pyro_hyperbolic.distributions.base import (
     check_point_args,
     expand_to,
 )
-from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.distributions.constraints import on_manifold, positive_vector
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.distributions.spherical_radius import SphericalRadius
@@ -58,7 +57,7 @@ class RiemannianNormal(ManifoldNormal):
         validate_args: bool | None = None,
     ) -> None:
         manifold = check_point_args("RiemannianNormal", loc, manifold)
-        value = as_param(scale, loc)
+        value = as_param("RiemannianNormal: scale", scale, loc)
         if value.dim() == 0:
             value = value.unsqueeze(-1)
         if value.shape[-1] != 1:
@@ -90,7 +89,7 @@ class RiemannianNormal(ManifoldNormal):
     def arg_constraints(self) -> dict[str, Any]:
         return {
             "loc": on_manifold(self.manifold),
-            "scale": constraints.independent(constraints.positive, 1),
+            "scale": positive_vector,
         }
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> RiemannianNormal:
@@ -107,6 +106,21 @@ class RiemannianNormal(ManifoldNormal):
         r""":math:`\log Z`, ``batch_shape``."""
         terms = [radius._log_integral(HypersphericalUniform(radius.dim).log_area) for radius in self._radii]
         return functools.reduce(torch.add, terms)
+
+    @staticmethod
+    def infer_shapes(loc: torch.Size, scale: torch.Size = torch.Size()) -> tuple[torch.Size, torch.Size]:
+        """Batch and event shape from those of the arguments, for one curvature."""
+        return torch.broadcast_shapes(loc[:-1], scale[:-1]), torch.Size(loc[-1:])
+
+    def entropy(self) -> Tensor:
+        r""":math:`\log Z + \mathbb{E}[r^2]/2\sigma^2`, with respect to the Riemannian volume."""
+        terms = [radius._wide()._entropy_at(HypersphericalUniform(radius.dim).log_area) for radius in self._radii]
+        return functools.reduce(torch.add, terms).to(self.scale.dtype)
+
+    @property
+    def _spread(self) -> str:
+        kinds = {type(radius).__name__: None for radius in self._radii}
+        return f"mean and variance of {' and '.join(kinds)}(dim, scale, c), its distance to loc"
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
         parts = []

@@ -43,7 +43,7 @@ class AngularDistribution(ManifoldNormal):
         manifold = check_point_args(name, loc, Sphere(1.0) if manifold is None else manifold)
         if not isinstance(manifold, Sphere):
             raise ValueError(f"{name}: manifold must be a Sphere, got {manifold!r}; pass Sphere(1.0).")
-        value = as_param(concentration, loc)
+        value = as_param(f"{name}: concentration", concentration, loc)
         batch_shape = broadcast_batch(name, loc=loc.shape[:-1], concentration=value.shape, c=manifold.batch_shape)
         self._set_loc(expand_to(loc, batch_shape + loc.shape[-1:]), manifold)
         self.concentration = expand_to(value, batch_shape)
@@ -61,6 +61,15 @@ class AngularDistribution(ManifoldNormal):
         super(AngularDistribution, new).__init__(batch_shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
+
+    @staticmethod
+    def infer_shapes(loc: torch.Size, concentration: torch.Size = torch.Size()) -> tuple[torch.Size, torch.Size]:
+        """Batch and event shape from those of the arguments, for one curvature."""
+        return torch.broadcast_shapes(loc[:-1], concentration), torch.Size(loc[-1:])
+
+    @property
+    def _spread(self) -> str:
+        return "concentration and entropy()"
 
     @property
     def _kappa(self) -> Tensor:

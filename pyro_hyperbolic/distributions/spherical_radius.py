@@ -129,6 +129,19 @@ class SphericalRadius(TorchDistribution):
         """The largest distance there is."""
         return math.pi / self.c.sqrt()
 
+    def _entropy_at(self, log_area: float) -> Tensor:
+        r""":math:`\log Z + \mathbb{E}[r^2]/2\sigma^2` of the Riemannian normal; in float64."""
+        return self._log_integral(log_area) + 0.5 * self._moment(lambda r: r.square()) / self.scale.square()
+
+    def entropy(self) -> Tensor:
+        """By quadrature."""
+        wide = self._wide()
+        jacobian = wide._moment(lambda r: r.log() + log_sinhc(-wide.c.unsqueeze(-1) * r * r, -1))
+        return (wide._entropy_at(0.0) - (self.dim - 1) * jacobian).to(self.scale.dtype)
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("(", f"(dim: {self.dim}, ", 1)
+
     def _divergence(self, other: SphericalRadius) -> Tensor:
         """The Kullback-Leibler divergence from this distribution to one of another scale."""
         a, b = self._wide(), other._wide()

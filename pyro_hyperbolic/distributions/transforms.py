@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints, transform_to
+from torch.distributions.transforms import IndependentTransform
 
 from pyro_hyperbolic.distributions.constraints import (
     OnManifold,
@@ -12,6 +13,7 @@ from pyro_hyperbolic.distributions.constraints import (
     hyperboloid,
     on_manifold,
     poincare_ball,
+    positive_vector,
     product,
     sphere,
 )
@@ -166,3 +168,9 @@ def _exp_map_at_origin(constraint: OnManifold) -> ExpMapTransform:
 @transform_to.register(product)
 def _flat(constraint: OnManifold) -> FlatTransform:
     return FlatTransform(constraint.manifold)
+
+
+@biject_to.register(positive_vector)
+@transform_to.register(positive_vector)
+def _positive_entries(constraint: constraints.Constraint) -> IndependentTransform:
+    return IndependentTransform(biject_to(constraints.positive), 1)

@@ -17,9 +17,11 @@ from pyro_hyperbolic.distributions.base import (
     check_point_args,
     expand_to,
 )
-from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.distributions.constraints import on_manifold, positive_vector
 from pyro_hyperbolic.distributions.windings import check_widths, log_windings
 from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.ops.products import einsum
+from pyro_hyperbolic.ops.radial import mean_log_sinhc
 from pyro_hyperbolic.ops.special import safe_norm
 
 
@@ -74,7 +76,7 @@ class WrappedNormal(ManifoldNormal):
             )
         dim = manifold.intrinsic_dim(loc.shape[-1])
         if scale is not None:
-            value = as_param(scale, loc)
+            value = as_param("WrappedNormal: scale", scale, loc)
             if value.dim() == 0:
                 value = value.unsqueeze(-1)
             if value.shape[-1] not in (1, dim):
@@ -91,6 +93,7 @@ class WrappedNormal(ManifoldNormal):
             if not isinstance(scale_tril, Tensor) or scale_tril.dim() < 2 or scale_tril.shape[-2:] != (dim, dim):
                 got = tuple(scale_tril.shape) if isinstance(scale_tril, Tensor) else repr(scale_tril)
                 raise ValueError(f"WrappedNormal: scale_tril must be a tensor (..., {dim}, {dim}), got {got}.")
+            scale_tril = as_param("WrappedNormal: scale_tril", scale_tril, loc)
             batch_shape = broadcast_batch(
                 "WrappedNormal", loc=loc.shape[:-1], scale_tril=scale_tril.shape[:-2], c=manifold.batch_shape
             )
@@ -133,6 +136,7 @@ class WrappedNormal(ManifoldNormal):
         if not isinstance(scale, Tensor) or scale.dim() == 0 or scale.shape[-1] != dim:
             got = tuple(scale.shape) if isinstance(scale, Tensor) else repr(scale)
             raise ValueError(f"WrappedNormal.rotated: scale must be a tensor (..., {dim}), got {got}.")
+        scale = as_param("WrappedNormal.rotated: scale", scale, loc)
         root = _rotation_to(manifold.to_normal_coords(None, loc)) * scale.unsqueeze(-2)
         return cls(
             loc, manifold=manifold, scale_tril=torch.linalg.cholesky(root @ root.mT), validate_args=validate_args
@@ -143,7 +147,7 @@ class WrappedNormal(ManifoldNormal):
         loc = on_manifold(self.manifold)
         if self._is_full:
             return {"loc": loc, "scale_tril": constraints.lower_cholesky}
-        return {"loc": loc, "scale": constraints.independent(constraints.positive, 1)}
+        return {"loc": loc, "scale": positive_vector}
 
     @property
     def _is_full(self) -> bool:
@@ -165,9 +169,49 @@ class WrappedNormal(ManifoldNormal):
     def covariance_matrix(self) -> Tensor:
         r""":math:`\Sigma` of the normal coordinates, ``(..., d, d)``."""
         if self._is_full:
-            return self.scale_tril @ self.scale_tril.mT
+            return einsum("...ij,...kj->...ik", self.scale_tril, self.scale_tril)
         variance = self.scale.square().expand(self.batch_shape + (self.dim,))
         return torch.diag_embed(variance)
+
+    @staticmethod
+    def infer_shapes(
+        loc: torch.Size, scale: torch.Size = torch.Size(), scale_tril: torch.Size | None = None
+    ) -> tuple[torch.Size, torch.Size]:
+        """Batch and event shape from those of the arguments, for one curvature."""
+        other = scale[:-1] if scale_tril is None else scale_tril[:-2]
+        return torch.broadcast_shapes(loc[:-1], other), torch.Size(loc[-1:])
+
+    def entropy(self) -> Tensor:
+        r""":math:`\tfrac12\log\det 2\pi e\Sigma + (d-1)\,\mathbb{E}\log\frac{\sinh(\sqrt{c}\,|v|)}{\sqrt{c}\,|v|}`.
+
+        With respect to the Riemannian volume. The expectation is one integral for every :math:`\Sigma`
+        (:func:`~pyro_hyperbolic.ops.radial.mean_log_sinhc`), taken in float64.
+        """
+        if self._winds:
+            raise NotImplementedError("the entropy of a sum over windings has no closed form; use samples")
+        out = 0.5 * self.dim * (1 + LOG_2PI) + self._half_log_det()
+        for (leaf, dim), variances in zip(self._leaves, self._principal_variances(), strict=True):
+            c = torch.as_tensor(leaf.valid_c, dtype=torch.float64, device=variances.device)
+            out = out + (dim - 1) * mean_log_sinhc(c.unsqueeze(-1) * variances).to(out.dtype)
+        return out
+
+    def _principal_variances(self) -> list[Tensor]:
+        """Of the normal coordinates in each factor, along the axes of their covariance; float64."""
+        if not self._is_full:
+            return [v.double() for v in self._variances()]
+        return [torch.linalg.eigvalsh(block.double()) for block in self._blocks()]
+
+    def _blocks(self) -> list[Tensor]:
+        """The covariance matrices of the factors."""
+        out, start, covariance = [], 0, self.covariance_matrix
+        for _, dim in self._leaves:
+            out.append(covariance[..., start : start + dim, start : start + dim])
+            start += dim
+        return out
+
+    @property
+    def _spread(self) -> str:
+        return "covariance_matrix, that of the normal coordinates"
 
     def from_noise(self, noise: Tensor) -> Tensor:
         r""":math:`\exp_\mu(L\epsilon/\lambda_\mu)`, :math:`LL^T = \Sigma`: the law, if ``noise`` is standard normal."""
@@ -184,7 +228,7 @@ class WrappedNormal(ManifoldNormal):
 
     def _colour(self, noise: Tensor) -> Tensor:
         if self._is_full:
-            return (self.scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
+            return einsum("...ij,...j->...i", self.scale_tril, noise)
         return self.scale * noise
 
     def _whiten(self, v: Tensor) -> Tensor:
@@ -193,14 +237,20 @@ class WrappedNormal(ManifoldNormal):
         return v / self.scale
 
     def _log_density(self, v: Tensor) -> Tensor:
-        if self._is_full:
-            half_log_det = self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        else:
-            half_log_det = self.scale.log().sum(-1) * (self.dim / self.scale.shape[-1])
-        constant = -0.5 * self.dim * LOG_2PI - half_log_det
-        if any(leaf.sign <= 0 for leaf, _ in self._leaves):
+        constant = -0.5 * self.dim * LOG_2PI - self._half_log_det()
+        if self._winds:
             return constant + log_windings(v, self._leaves, self._whiten, self._is_full, self._widths())
         return constant - 0.5 * self._whiten(v).square().sum(-1) - self.manifold.log_det_exp(v)
+
+    @property
+    def _winds(self) -> bool:
+        """Whether geodesics of a factor close, so that points have many preimages."""
+        return any(leaf.sign <= 0 for leaf, _ in self._leaves)
+
+    def _half_log_det(self) -> Tensor:
+        if self._is_full:
+            return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return self.scale.log().sum(-1) * (self.dim / self.scale.shape[-1])
 
     def _variances(self) -> tuple[Tensor, ...]:
         """Of the normal coordinates, by factor."""
@@ -215,12 +265,7 @@ class WrappedNormal(ManifoldNormal):
         """A bound of the standard deviation in any direction, by factor."""
         if not self._is_full:
             return [v.amax(-1).sqrt() for v in self._variances()]
-        ends = torch.tensor([dim for _, dim in self._leaves]).cumsum(0).tolist()
-        covariance = self.covariance_matrix.abs()
-        blocks = [
-            covariance[..., end - dim : end, end - dim : end] for end, (_, dim) in zip(ends, self._leaves, strict=True)
-        ]
-        return [block.sum(-1).amax(-1).sqrt() for block in blocks]
+        return [block.abs().sum(-1).amax(-1).sqrt() for block in self._blocks()]
 
 
 def _rotation_to(m: Tensor) -> Tensor:

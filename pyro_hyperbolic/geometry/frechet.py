@@ -11,6 +11,8 @@ from pyro_hyperbolic.ops.tolerances import eps
 
 # A Newton step shorter than this many eps (in units of 1 + the spread of the points) ends the iteration.
 _STEP_TOLERANCE = 32.0
+# Values that differ by rounding do not say which is lower; however coarse that is, one of twice the size does.
+_MOST_SLACK = 1.0
 _MAX_STEPS = 200
 _HALVINGS = 30
 
@@ -20,11 +22,11 @@ def frechet_mean(manifold: Manifold, x: Tensor, weights: Tensor | None = None) -
 
     :math:`f` is geodesically strongly convex where no curvature is positive, so the minimum is unique. (On a sphere it
     is so for points within a quarter of a great circle of each other; for others the result is a local minimum.) It is
-    found by Newton steps,
-    halved until :math:`f` falls, which converge from any start; the iteration ends when the step is shorter than
-    ``32 eps (1 + spread)``. The result is differentiable once in the points, the weights and
-    the curvature: the last Newton step is taken with the graph attached, which is the implicit
-    function theorem.
+    found by Newton steps, halved until :math:`f` falls, which converge from any start; the iteration ends when the step is shorter than
+    ``32 eps (1 + spread)``, or where coordinates cannot tell: rounding moves a mean at distance ``r`` from the origin
+    by :math:`\epsilon \cosh(\sqrt{c}\,r)`, and steps of that order which do not shrink any more are noise. The result
+    is differentiable once in the points, the weights and the curvature: the last Newton step is taken with the graph
+    attached, which is the implicit function theorem.
 
     :param manifold: where the points lie; a batch of curvatures has size 1 in its last dimension, that of the points.
     :param x: points ``(..., N, D)``.
@@ -60,24 +62,29 @@ def _minimise(manifold: Manifold, x: Tensor, weights: Tensor) -> Tensor:
     mean = space.origin(dim, x.dtype, x.device).expand(batch + x.shape[-1:])
     if any(leaf.sign <= 0 for leaf, _ in manifold.leaves(dim)):
         # From the opposite side of a sphere no direction leads to the points.
-        heaviest = weights.argmax(-2, keepdim=True).expand(weights.shape[:-2] + (1, x.shape[-1]))
-        mean = torch.broadcast_to(
-            x.expand(batch + x.shape[-2:]).gather(-2, heaviest.expand(batch + (1, x.shape[-1]))).squeeze(-2), mean.shape
-        )
+        heaviest = weights.argmax(-2, keepdim=True).expand(batch + (1, x.shape[-1]))
+        mean = x.expand(batch + x.shape[-2:]).gather(-2, heaviest).squeeze(-2)
     gradient, hessian, value = _derivatives(manifold, mean, x, weights)
+    previous = torch.full_like(value, torch.inf)
+    done = torch.zeros_like(value, dtype=torch.bool)
+    rounding = _STEP_TOLERANCE * eps(x.dtype)
     for _ in range(_MAX_STEPS):
+        noise = rounding * space.conditioning(mean)
         step = torch.linalg.solve(_positive(hessian), gradient)
-        size = torch.ones_like(value)
+        size = torch.where(done, 0.0, torch.ones_like(value))
         for _ in range(_HALVINGS):
             trial = space.from_normal_coords(mean, size.unsqueeze(-1) * step)
             trial_gradient, trial_hessian, trial_value = _derivatives(manifold, trial, x, weights)
-            worse = trial_value > value * (1 + _STEP_TOLERANCE * eps(x.dtype))
+            worse = trial_value > value * (1 + noise.clamp(max=_MOST_SLACK))
             if not bool(worse.any()):
                 break
             size = torch.where(worse, size / 2, size)
         mean, gradient, hessian, value = trial, trial_gradient, trial_hessian, trial_value
         length = (size * step.norm(dim=-1)) / (1 + value.sqrt())
-        if bool((length <= _STEP_TOLERANCE * eps(x.dtype)).all()):
+        # Written so that nan, of a point outside of the ball, is done.
+        done = done | ~(length > rounding) | ((length <= noise) & (length > previous / 2))
+        previous = length
+        if bool(done.all()):
             break
     return space.to_normal_coords(None, mean)
 

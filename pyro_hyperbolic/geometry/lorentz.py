@@ -12,6 +12,7 @@ from pyro_hyperbolic.geometry import lorentz_math as lm
 from pyro_hyperbolic.geometry.frechet import frechet_mean
 from pyro_hyperbolic.geometry.gyro import GyroManifold
 from pyro_hyperbolic.geometry.poincare_math import as_factor
+from pyro_hyperbolic.ops.products import einsum
 from pyro_hyperbolic.ops.special import dot
 from pyro_hyperbolic.ops.tolerances import hyperboloid_tolerance
 
@@ -78,7 +79,7 @@ class Lorentz(GyroManifold):
     def mobius_matvec(self, m: Tensor, x: Tensor) -> Tensor:
         r""":math:`\exp_0(M \log_0 x)` for a matrix ``(..., k, d)``."""
         c = self.aligned_c(x)
-        return lm.from_normal_coords0(torch.einsum("...od,...d->...o", m, lm.to_normal_coords0(x, c)), c)
+        return lm.from_normal_coords0(einsum("...od,...d->...o", m, lm.to_normal_coords0(x, c)), c)
 
     def gyration(self, a: Tensor, b: Tensor, u: Tensor) -> Tensor:
         r"""The rotation :math:`\operatorname{gyr}[a, b]` of a tangent vector ``u`` at the origin, or of a point."""
@@ -160,16 +161,18 @@ class Lorentz(GyroManifold):
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The point reached at time ``t`` on the geodesic with ``x`` at 0 and ``y`` at 1."""
-        return self.from_normal_coords(x, as_factor(t) * self.to_normal_coords(x, y))
+        return lm.geodesic(as_factor(t), x, y, self.aligned_c(x))
 
     def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
         r"""Distance to the hyperplane :math:`\{\langle x, a\rangle_L = 0\}`, ``a`` a tangent vector at ``p``.
 
         For many planes at once give ``x`` as ``(N, 1, d + 1)`` and the planes as ``(M, d + 1)``: the result ``(N, M)``
-        comes from one matrix product. Point and plane may be far from the origin, but not both: the product is as
-        large as :math:`e^{\sqrt{c}\,(d(0, x) + d(0, p))}`.
+        takes O(N M) memory. A distance beyond :meth:`reach` is infinite.
         """
         return lm.dist2plane(x, p, a, self.aligned_c(x), signed)
+
+    def dist2plane0(self, x: Tensor, p: Tensor, v: Tensor, signed: bool = True) -> Tensor:
+        return lm.dist2plane0(x, p, v, self.aligned_c(x), signed)
 
     def frechet_mean(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Weighted Fréchet mean; see :func:`~pyro_hyperbolic.geometry.frechet_mean`."""
@@ -199,7 +202,7 @@ class Lorentz(GyroManifold):
 
     def log_volume_element(self, x: Tensor) -> Tensor:
         r""":math:`-\log(\sqrt{c}\,x_0)`: with respect to Lebesgue measure of the space part :math:`x_s`."""
-        return -torch.log(lm.root(self.aligned_c(x), x) * lm.time(x)).squeeze(-1)
+        return -torch.log(lm.gamma(x, self.aligned_c(x))).squeeze(-1)
 
     def to_poincare(self, x: Tensor) -> Tensor:
         """The same point of ``PoincareBall(c)``, ``(..., d)``; the outermost one where the ball's coordinates end."""

@@ -13,8 +13,9 @@ from torch import Tensor
 from typing_extensions import Self
 
 from pyro_hyperbolic.geometry.variation import base_point_variation
-from pyro_hyperbolic.ops.checks import inspectable, validating
-from pyro_hyperbolic.ops.special import log_sinhc, squared_norm, tanhc
+from pyro_hyperbolic.ops.checks import check_precision, inspectable, validating
+from pyro_hyperbolic.ops.products import einsum
+from pyro_hyperbolic.ops.special import cosh_sqrt, log_sinhc, squared_norm, tanhc
 
 
 class Manifold(ABC):
@@ -204,6 +205,13 @@ class Manifold(ABC):
     def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
         """Distance to the geodesic hyperplane through ``p`` with normal ``a``, positive on the side of ``a``."""
 
+    def dist2plane0(self, x: Tensor, p: Tensor, v: Tensor, signed: bool = True) -> Tensor:
+        """As :meth:`dist2plane`, for the normal with components ``v`` in the frame carried from the origin to ``p``.
+
+        A layer keeps its planes so; where the coordinates of a tangent vector are large this is the more exact way.
+        """
+        return self.dist2plane(x, p, self.frame(p, v), signed)
+
     @abstractmethod
     def contains(self, x: Tensor) -> Tensor:
         """Which of the points lie on the manifold."""
@@ -240,8 +248,15 @@ class Manifold(ABC):
         across = 1 / tanhc(self.opposite(square) * square, self.sign)
         unit = v / torch.where(square == 0, 1.0, square).sqrt()
         eye = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
-        along = torch.einsum("...ni,...nj->...ij", weights * (1 - across) * unit, unit)
+        along = einsum("...ni,...nj->...ij", weights * (1 - across) * unit, unit)
         return (weights * across).sum(-2, keepdim=True) * eye + along
+
+    def conditioning(self, x: Tensor) -> Tensor:
+        r"""How much the rounding of coordinates is magnified at ``x``: :math:`\cosh(\sqrt{c}\,d(0, x))`, 1 on a sphere."""
+        distance = self.dist0(x).unsqueeze(-1)
+        if self.sign < 0:
+            return torch.ones_like(distance).squeeze(-1)
+        return cosh_sqrt(self.opposite(distance) * distance.square()).squeeze(-1)
 
     def base_point_variation(self, m: Tensor, v: Tensor, dm: Tensor) -> Tensor:
         """How normal coordinates ``v`` change as their base point moves; see :mod:`pyro_hyperbolic.geometry.variation`."""
@@ -308,6 +323,7 @@ def _check_type(c: float | Tensor) -> float | Tensor:
         if not c.is_floating_point():
             remedy += "" if c.is_complex() else ", for example c.float()"
             raise ValueError(f"c must be a floating tensor, got {c.dtype} of shape {tuple(c.shape)}; {remedy}.")
+        check_precision(c, "c")
         return c
     if isinstance(c, bool) or not isinstance(c, (int, float)):
         raise ValueError(f"c must be a number, got {c!r}; {remedy}.")

@@ -145,10 +145,14 @@ class PoincareBall(GyroManifold):
     def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
         r"""Distance to the gyroplane :math:`\{\langle \log_p(x), a\rangle = 0\}`, positive on the side of ``a``.
 
-        For many planes at once give ``x`` as ``(N, 1, d)`` and the planes as ``(M, d)``: the result
-        ``(N, M)`` comes from one matrix product.
+        For many planes at once give ``x`` as ``(N, 1, d)`` and the planes as ``(M, d)``: the result ``(N, M)`` takes
+        O(N M) memory, and one matrix product in float32. See :mod:`pyro_hyperbolic.geometry.planes`.
         """
         return pm.dist2plane(x, p, a, self.aligned_c(x), signed)
+
+    def dist2plane0(self, x: Tensor, p: Tensor, v: Tensor, signed: bool = True) -> Tensor:
+        # The frame at p has the directions of the coordinates.
+        return self.dist2plane(x, p, v, signed)
 
     def frechet_mean(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Weighted Fréchet mean of points ``(..., N, d)``; see :func:`~pyro_hyperbolic.geometry.frechet_mean`."""

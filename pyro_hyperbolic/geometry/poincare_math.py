@@ -1,8 +1,11 @@
 r"""The Poincaré ball of curvature :math:`-c` as pure functions.
 
 Points and tangent vectors are ``(..., d)``; ``c >= 0`` is a float, a 0-dim tensor, or ``(..., 1)``: one curvature for
-each point, as a factor of its coordinates. Every formula is arranged so that nothing cancels: sums of opposite points
-enter as :math:`s = x + y`, computed first, and the gaps :math:`1 - c|x|^2` as such. With
+each point, as a factor of its coordinates. Formulas are arranged so that nothing cancels but what the coordinates
+decide: the gap :math:`1 - c|x|^2`, and the sum :math:`s = x + y` of opposite points, which is computed first. These two
+carry the rounding of the coordinates; everything else is a product, a quotient or a sum of terms that are no larger
+than the result, up to a small factor. The exception is a step through the origin (:func:`from_normal_coords` with a
+``v`` longer than twice the way to it): its end is as uncertain as its direction, times the growth of the space. With
 :math:`\alpha = 1 - c|x|^2`, :math:`\beta = 1 - c|y|^2`,
 
 .. math::
@@ -21,10 +24,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.geometry.planes import needs_double, plane_sinh
+from pyro_hyperbolic.ops.checks import check_precision
 from pyro_hyperbolic.ops.pairs import pairwise_norm
+from pyro_hyperbolic.ops.products import einsum
 from pyro_hyperbolic.ops.special import (
     asinhc,
     dot,
+    log_sinhc,
     safe_norm,
     scaled_asinh,
     squared_norm,
@@ -38,11 +45,13 @@ Curvature = float | Tensor
 
 def gap(x: Tensor, c: Curvature) -> Tensor:
     """:math:`1 - c|x|^2`, last dimension kept: positive inside, ``nan`` on the border and outside."""
+    check_precision(x)
     return torch.threshold(1 - c * squared_norm(x), 0.0, torch.nan)
 
 
 def projx(x: Tensor, c: Curvature) -> Tensor:
     """The nearest point with the representable margin to the border; ``x`` itself if it has it."""
+    check_precision(x)
     excess = c * squared_norm(x) / (1 - border_margin(x.dtype))
     # A square that overflows must not pass for the origin.
     return x * torch.threshold(excess.clamp(min=1).rsqrt(), 0.0, torch.nan)
@@ -71,19 +80,25 @@ def mobius_scalar_mul(t: float | Tensor, x: Tensor, c: Curvature) -> Tensor:
 
 
 def mobius_matvec(m: Tensor, x: Tensor, c: Curvature) -> Tensor:
-    return expmap0(torch.einsum("...od,...d->...o", m, logmap0(x, c)), c)
+    return expmap0(einsum("...od,...d->...o", m, logmap0(x, c)), c)
 
 
 def gyration(a: Tensor, b: Tensor, u: Tensor, c: Curvature) -> Tensor:
     r""":math:`\ominus(a \oplus b) \oplus (a \oplus (b \oplus u))`, a rotation, in closed form."""
+    return gyrate(a, gap(a, c), b, gap(b, c), u, c)
+
+
+def gyrate(a: Tensor, alpha: Tensor, b: Tensor, beta: Tensor, u: Tensor, c: Curvature) -> Tensor:
+    """The same for points whose gaps are known."""
     s = a + b
     cs2 = c * squared_norm(s)
-    alpha, beta = gap(a, c), gap(b, c)
     su = dot(s, u).unsqueeze(-1)
     bu = dot(b, u).unsqueeze(-1)
     along_a = beta * su + cs2 * bu
     along_s = alpha * bu - su
-    return u + 2 * c * (along_a * a + along_s * s) / (alpha * beta + cs2)
+    denominator = alpha * beta + cs2
+    # Opposite points so far out that the product of their gaps underflows: the rotation is the identity.
+    return u + 2 * c * (along_a * a + along_s * s) / torch.where(denominator == 0, 1.0, denominator)
 
 
 def lambda_x(x: Tensor, c: Curvature) -> Tensor:
@@ -99,6 +114,7 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 
 def expmap0(v: Tensor, c: Curvature) -> Tensor:
+    check_precision(v)
     # As in projx: the factor is 0 only where the square overflows.
     return projx(torch.threshold(tanhc(c * squared_norm(v)), 0.0, torch.nan) * v, c)
 
@@ -173,28 +189,41 @@ def egrad2rgrad(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    return expmap(x, as_factor(t) * logmap(x, y, c), c)
-
-
-def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = True) -> Tensor:
-    r"""Distance of ``x`` to the gyroplane through ``p`` with normal ``a``.
+    r"""The point at time ``t`` between ``x`` (0) and ``y`` (1).
 
     .. math::
 
-        d = \tfrac{1}{\sqrt c}\operatorname{asinh}\left(\sqrt{c}\, t\right), \qquad
-        t = \frac{\langle x, w\rangle - b\,(1 + c|x|^2)}{1 - c|x|^2}, \qquad
-        b = \frac{2\langle p, \hat a\rangle}{1 - c|p|^2}, \qquad w = 2 \hat a + 2 c\, b\, p
+        \frac{w_0 \beta x + w_1 \alpha y}{w_0 \beta + w_1 \alpha + \frac12 \alpha\beta (1 - w_0 - w_1)}, \qquad
+        w_0 = \frac{\sinh((1 - t)\theta)}{\sinh\theta}, \quad w_1 = \frac{\sinh(t\theta)}{\sinh\theta}, \quad
+        \theta = \sqrt{c}\,d(x, y):
 
-    with :math:`\hat a = a/|a|`: the Möbius sum and its denominator of the usual form cancel,
-    and one product of ``d + 1`` columns remains (the Minkowski product of the hyperboloid).
+    the line between the two points of the hyperboloid. All terms are positive for :math:`0 \le t \le 1`, and both ends
+    are exact.
+    """
+    alpha, beta = gap(x, c), gap(y, c)
+    u = c * squared_norm(x - y) / (alpha * beta)
+    start, end = geodesic_weights(as_factor(t), 4 * u * asinhc(u).square())
+    middle = 0.5 * alpha * beta * (1 - start - end)
+    return projx((start * beta * x + end * alpha * y) / (middle + start * beta + end * alpha), c)
+
+
+def geodesic_weights(t: float | Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
+    r""":math:`\sinh((1-t)\theta)/\sinh\theta` and :math:`\sinh(t\theta)/\sinh\theta` for a given :math:`\theta^2`."""
+    whole = log_sinhc(square)
+    start, end = (s * torch.exp(log_sinhc(s * s * square) - whole) for s in (1 - t, t))
+    return start, end
+
+
+def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = True) -> Tensor:
+    r"""Distance of ``x`` to the gyroplane through ``p`` with normal ``a``, by :mod:`~pyro_hyperbolic.geometry.planes`.
+
     A plane with ``a = 0`` has distance 0 from everything.
     """
-    direction = unit(a)
-    b = 2 * dot(p, direction).unsqueeze(-1) / gap(p, c)
-    beta = gap(x, c)
-    plane = torch.cat([2 * direction + 2 * c * b * p, -b], -1)
-    point = torch.cat([x / beta, (2 - beta) / beta], -1)
-    out = scaled_asinh(dot(point, plane), per_point(c))
+    dtype, curvature = x.dtype, per_point(c)
+    if needs_double(x, p):
+        x, p, a = x.double(), p.double(), a.double()
+        c = c.double() if isinstance(c, Tensor) else c
+    out = scaled_asinh(plane_sinh(x, 1 / gap(x, c), p, 1 / gap(p, c), unit(a), c, dtype), curvature)
     return out if signed else out.abs()
 
 

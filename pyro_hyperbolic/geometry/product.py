@@ -174,6 +174,10 @@ class Product(Space):
         blocks = [space.hessian(u, weights) for space, u in self._rows(self.split_coords(v))]
         return _block_diagonal(blocks)
 
+    def conditioning(self, x: Tensor) -> Tensor:
+        each = torch.broadcast_tensors(*[space.conditioning(p) for space, p in self._rows(self.split(x))])
+        return torch.stack(each).amax(0)
+
     def base_point_variation(self, m: Tensor, v: Tensor, dm: Tensor) -> Tensor:
         rows = self._rows(self.split_coords(m), self.split_coords(v), self.split_coords(dm))
         return _cat([space.base_point_variation(*parts) for space, *parts in rows])

@@ -109,8 +109,8 @@ class HyperbolicLatent(Latent):
         check_choice("posterior", posterior, LAWS)
         if posterior_scale == "diagonal" and posterior != "wrapped":
             raise ValueError(f"posterior_scale 'diagonal' needs posterior 'wrapped', got posterior {posterior!r}.")
-        if dtype is not None and not dtype.is_floating_point:
-            raise ValueError(f"latent_dtype must be a floating dtype or None, got {dtype}.")
+        if dtype not in (None, torch.float32, torch.float64):
+            raise ValueError(f"latent_dtype must be float32, float64 or None, got {dtype}.")
         super().__init__(dim, prior_scale, posterior_scale, learn_prior_scale)
         self.manifold = as_module(manifold)
         self.prior_law, self.posterior_law = LAWS[prior], LAWS[posterior]
@@ -124,7 +124,7 @@ class HyperbolicLatent(Latent):
 
     def posterior(self, loc: Tensor, scale: Tensor) -> Any:
         manifold = self.manifold()
-        dtype = self.dtype or loc.dtype
+        dtype = self.dtype or torch.promote_types(loc.dtype, torch.float32)  # under autocast loc has half precision
         # The paper's exp_0(loc) on the ball, whose metric at the origin is 4 dz^2.
         return self.posterior_law(manifold.from_normal_coords(None, 2 * loc.to(dtype)), scale.to(dtype), manifold)
 

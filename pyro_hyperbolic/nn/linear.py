@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.nn.manifold import ManifoldModule, as_module
+from pyro_hyperbolic.ops.checks import at_least_float32
 from pyro_hyperbolic.ops.special import safe_norm, unit
 
 _OFFSETS = ("free", "along")
@@ -22,10 +23,11 @@ class GyroplaneLinear(nn.Module):
     The normal :math:`a_k` is stored at the origin and carried to :math:`p_k` by parallel transport, so that
     :math:`|a_k|_{p_k} = 2|a_k^0|` whatever the offset; the offset is stored as a Euclidean vector,
     :math:`p_k = \exp_0(p_k')`. At ``c = 0`` the layer is exactly :math:`z \mapsto 4\langle a_k^0, z - p_k'\rangle`.
-    The whole layer is one matrix product of ``d + 1`` columns, in either chart.
+    In float32 the whole layer is one matrix product of ``d + 1`` columns, in either chart; see
+    :mod:`pyro_hyperbolic.geometry.planes`.
 
-    The layer computes in the dtype of ``z`` and returns that of its parameters, so that latents may be
-    float64 in a float32 network.
+    The layer computes in the dtype of ``z``, but never in less than float32, and returns that of its parameters:
+    latents may be float64 in a float32 network, and neither autocast nor TF32 changes the result.
 
     Initialisation: :math:`2a^0` is uniform in :math:`\pm 2/\sqrt d`, twice what ``nn.Linear`` would take for normal
     coordinates :math:`v = 2z`, because distances to a plane grow like logarithms of the coordinates; the planes lie at
@@ -73,17 +75,22 @@ class GyroplaneLinear(nn.Module):
 
         With a batch of curvatures there are as many sets of planes, ``(..., out_features, D)``.
         """
+        manifold, p, normal = self._planes(dtype)
+        return p, manifold.frame(p, 2 * normal)
+
+    def _planes(self, dtype: torch.dtype | None) -> tuple[Manifold, Tensor, Tensor]:
+        """The manifold of all pairs, the points ``p``, and the normals at the origin."""
         normal, offset = self.normal.to(dtype), self.offset.to(dtype)
         if self._is_along:
             offset = offset * unit(normal)
         manifold = self.manifold().unsqueeze()
-        p = manifold.from_normal_coords(None, 2 * offset)
-        return p, manifold.frame(p, 2 * normal)
+        return manifold, manifold.from_normal_coords(None, 2 * offset), normal
 
     def forward(self, z: Tensor) -> Tensor:
-        p, a = self.planes(z.dtype)
-        distance = self.manifold().unsqueeze().dist2plane(x=z.unsqueeze(-2), p=p, a=a)
-        return (2 * safe_norm(self.normal).squeeze(-1) * distance).to(self.normal.dtype)
+        z = at_least_float32(z)
+        manifold, p, normal = self._planes(z.dtype)
+        distance = manifold.dist2plane0(x=z.unsqueeze(-2), p=p, v=normal)
+        return (2 * safe_norm(normal).squeeze(-1) * distance).to(self.normal.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}"
@@ -92,7 +99,8 @@ class GyroplaneLinear(nn.Module):
 class MobiusLinear(nn.Module):
     r"""Möbius affine map :math:`x \mapsto \exp_0(W \log_0 x) \oplus \exp_0(b)` from one ball to another.
 
-    Ganea et al., *Hyperbolic neural networks* (2018). ``W`` starts as that of ``nn.Linear``, ``b`` at 0.
+    Ganea et al., *Hyperbolic neural networks* (2018). ``W`` starts as that of ``nn.Linear``, ``b`` at 0. Under autocast
+    the product with ``W`` is one of half precision, as that of any linear layer; the points are float32.
 
     :param in_features: dimension of the points that come in.
     :param out_features: dimension of the points that go out.
@@ -109,8 +117,8 @@ class MobiusLinear(nn.Module):
         nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        manifold = self.manifold()
-        v = manifold.to_normal_coords(None, x) @ self.weight.to(x.dtype).mT
+        manifold, x = self.manifold(), at_least_float32(x)
+        v = at_least_float32(manifold.to_normal_coords(None, x) @ self.weight.to(x.dtype).mT)
         # x (+) exp_0(b) is the point with normal coordinates 2b at x, in every chart.
         return manifold.from_normal_coords(manifold.from_normal_coords(None, v), 2 * self.bias.to(x.dtype))
 
@@ -126,7 +134,7 @@ class Exp0(nn.Module):
         self.manifold = as_module(manifold)
 
     def forward(self, v: Tensor) -> Tensor:
-        return self.manifold().from_normal_coords(None, 2 * v)
+        return self.manifold().from_normal_coords(None, 2 * at_least_float32(v))
 
 
 class Log0(nn.Module):
@@ -137,4 +145,4 @@ class Log0(nn.Module):
         self.manifold = as_module(manifold)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.manifold().to_normal_coords(None, x) / 2
+        return self.manifold().to_normal_coords(None, at_least_float32(x)) / 2

@@ -1,4 +1,4 @@
-"""When the value of a tensor may be looked at, and when it is asked for."""
+"""What may be known of a tensor and when, and what it must be."""
 
 from __future__ import annotations
 
@@ -22,6 +22,26 @@ def inspectable(*tensors: Tensor) -> bool:
         torch._C._functorch.is_functorch_wrapped_tensor(t) or isinstance(t, torch._subclasses.FakeTensor) or t.is_meta
         for t in tensors
     )
+
+
+def static_size(x: Tensor) -> int:
+    """The size of the last dimension as a number, while a compiler or a tracer would give a symbol."""
+    size = x.shape[-1]
+    if type(size) is int and not torch.compiler.is_compiling():
+        return size
+    # How many tensors there are is no symbol to anyone.
+    return len(x.unbind(-1))
+
+
+def check_precision(x: Tensor, name: str = "points and vectors") -> None:
+    """Geometry needs float32 or float64: half precision has no digits left at a distance of 4 from the origin."""
+    if x.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"{name} must be float32 or float64, got {x.dtype}; convert with .float() or .double().")
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """``x``, in float32 where it has half precision, as what the layers of a network return under autocast."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def validating() -> bool:

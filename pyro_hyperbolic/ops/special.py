@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.ops.products import einsum
+
 # The series are used where |u| is below this fraction of their radius of convergence ...
 _SERIES_FRACTION = 0.02
 # ... so this many terms reach the rounding error (0.02 ** 10 = 1e-17, 0.02 ** 5 = 3e-9).
@@ -203,7 +205,7 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     """
     if x.shape == y.shape:
         return (x * y).sum(-1)
-    return torch.einsum("...d,...d->...", x, y)
+    return einsum("...d,...d->...", x, y)
 
 
 def squared_norm(x: Tensor) -> Tensor:

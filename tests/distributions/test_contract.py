@@ -10,7 +10,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
-from tests.distributions.cases import BROADCASTS, LAWS, NORMALS, ON_THE_BALL, RADII, SPHERES, WITH_PARAMETERS, tensors
+from tests.distributions.cases import (
+    BROADCASTS,
+    LAWS,
+    NORMALS,
+    ON_THE_BALL,
+    RADII,
+    SPHERES,
+    WITH_PARAMETERS,
+    RadiusCase,
+    tensors,
+)
 from tests.helpers import DTYPES, ROUNDING
 
 every_law = pytest.mark.parametrize("case", LAWS, ids=str)
@@ -41,8 +51,10 @@ def test_sample_shape_may_be_any_sequence(case, kind):
 
 @every_law
 def test_empty_batch(case):
-    law = case.make((0,), validate_args=False)  # torch cannot validate an empty batch
+    # torch cannot validate an empty batch of matrices.
+    law = case.make((0,), validate_args=False if getattr(case, "kind", None) == "full" else None)
     assert law.log_prob(law.rsample()).shape == (0,)
+    assert law.entropy().shape == (0,)
 
 
 @pytest.mark.parametrize("case", WITH_PARAMETERS, ids=str)
@@ -126,11 +138,12 @@ def test_mean_is_that_of_samples(case):
     assert (error < 5 * sample.std(0) / 20_000**0.5).all()
 
 
-@pytest.mark.parametrize("case", RADII, ids=str)
+@pytest.mark.parametrize("case", [*RADII, *SPHERES], ids=str)
 def test_variance_is_that_of_samples(case):
     law = case.make((3,))
     square = (law.sample((20_000,)) - law.mean).square()
-    assert ((square.mean(0) - law.variance).abs() < 5 * square.std(0) / 20_000**0.5).all()
+    error = (square.mean(0) - law.variance).abs()
+    assert (error < 5 * square.std(0) / 20_000**0.5 + ROUNDING[torch.float64]).all()
 
 
 @every_law
@@ -354,3 +367,69 @@ def test_third_positional_argument_is_the_manifold():
     loc = torch.zeros(2)
     for law in (hdist.WrappedNormal, hdist.RiemannianNormal):
         assert law(loc, 1.0, PoincareBall(0.3)).manifold == PoincareBall(0.3)
+
+
+@every_law
+def test_entropy_is_that_of_samples(case):
+    law = case.make((3,))
+    surprise = -law.log_prob(law.sample((20_000,)))
+    error = (surprise.mean(0) - law.entropy()).abs()
+    assert law.entropy().shape == (3,)
+    assert (error <= 5 * surprise.std(0) / 20_000**0.5 + ROUNDING[torch.float64]).all()
+
+
+@pytest.mark.parametrize("case", [c for c in WITH_PARAMETERS if getattr(c, "kind", "") != "number"], ids=str)
+def test_entropy_grows_with_the_scale(case):
+    params = tensors(case.params((3,)))
+    scale = params.get("scale", params.get("scale_tril"))
+    (slope,) = torch.autograd.grad(case.on(params).entropy().sum(), scale)
+    growth = (slope * scale).flatten(1).sum(-1) if scale.dim() > 1 else slope * scale
+    # Of a Gaussian it is the dimension; curvature adds to it.
+    assert (growth >= (1 if isinstance(case, RadiusCase) else case.dim) * (1 - 1e-9)).all()
+
+
+@every_normal
+def test_variance_of_coordinates_is_refused(case):
+    with pytest.raises(NotImplementedError, match=r"no lengths.* see (covariance_matrix|mean and variance of Hyper)"):
+        _ = case.make().variance
+
+
+@pytest.mark.parametrize(("first", "second", "batch"), BROADCASTS, ids=str)
+@pytest.mark.parametrize("case", WITH_PARAMETERS, ids=str)
+def test_infer_shapes(case, first, second, batch):
+    params = case.params(first, second)
+    law = case.on(params)
+    shapes = {name: value.shape for name, value in params.items() if isinstance(value, torch.Tensor)}
+    assert case.law.infer_shapes(**shapes) == (law.batch_shape, law.event_shape)
+
+
+def test_shapes_of_a_sphere_cannot_be_inferred():
+    with pytest.raises(NotImplementedError, match="number dim"):
+        hdist.HypersphericalUniform.infer_shapes()
+
+
+@every_normal
+def test_repr_names_the_manifold(case):
+    assert repr(case.manifold) in repr(case.make((3,)))
+
+
+@pytest.mark.parametrize("shape", [[3], [2, 3], [4, 2], []])
+@every_law
+def test_expand_to_a_wrong_shape(case, shape):
+    law = case.make().expand([2, 4])
+    with pytest.raises((ValueError, RuntimeError)):
+        law.expand(shape)
+
+
+@pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
+def test_integers_are_numbers(law):
+    """No parameter is computed with as an integer."""
+    ball, value = PoincareBall(1), torch.full((2,), 0.3)
+    expected = law(torch.zeros(2), 2.0, PoincareBall(1.0)).log_prob(value)
+    for scale in (2, torch.tensor(2), torch.tensor([2], dtype=torch.int32)):
+        torch.testing.assert_close(law(torch.zeros(2), scale, ball).log_prob(value), expected)
+    scale_tril = 2 * torch.eye(2, dtype=torch.long)
+    if law is hdist.WrappedNormal:
+        torch.testing.assert_close(law(torch.zeros(2), manifold=ball, scale_tril=scale_tril).log_prob(value), expected)
+    radius = hdist.HyperbolicRadius(2, torch.tensor(2), torch.tensor(1))
+    torch.testing.assert_close(radius.icdf(value), hdist.HyperbolicRadius(2, 2.0, 1.0).icdf(value))

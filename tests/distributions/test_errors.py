@@ -185,4 +185,30 @@ def test_ends_of_the_radius_are_allowed():
     ends = torch.tensor([0.0, math.inf])
     torch.testing.assert_close(law.cdf(ends), torch.tensor([0.0, 1.0]))
     torch.testing.assert_close(law.icdf(torch.tensor([0.0, 1.0])), ends)
-    assert law.log_prob(torch.tensor(0.0)) == -math.inf
+    assert (law.log_prob(ends) == -math.inf).all()
+
+
+POORER = [torch.float16, torch.bfloat16, torch.complex64]
+
+
+@pytest.mark.parametrize("dtype", POORER, ids=str)
+@pytest.mark.parametrize("law", BOTH)
+def test_precision_of_the_arguments(law, dtype):
+    message = "must be a floating tensor" if dtype.is_complex else "must be float32 or float64, got"
+    for arguments in [(LOC.to(dtype), 1.0), (LOC, torch.ones(3, 1, dtype=dtype))]:
+        with pytest.raises(ValueError, match=f"{message}|scale must be float32 or float64"):
+            law(*arguments, BALL)
+    with pytest.raises(ValueError, match=r"c must be|float32"):
+        law(LOC, 1.0, PoincareBall(torch.tensor(1.0).to(dtype)))
+    with pytest.raises(ValueError, match="float32 or float64"):
+        law(LOC, 1.0, BALL, validate_args=False).log_prob(LOC.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", POORER, ids=str)
+def test_precision_of_radius_and_sphere(dtype):
+    one = torch.tensor(1.0).to(dtype)
+    for arguments in [(one, 1.0), (1.0, one)]:
+        with pytest.raises(ValueError, match="must be float32 or float64, got"):
+            H(2, *arguments)
+    with pytest.raises(ValueError, match="dtype must be float32 or float64, got"):
+        hdist.HypersphericalUniform(2, dtype=dtype)

@@ -6,7 +6,7 @@ from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import pyro_hyperbolic.distributions as hdist
-from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic import Lorentz, PoincareBall
 
 LAWS = [hdist.WrappedNormal, hdist.RiemannianNormal]
 every_law = pytest.mark.parametrize("law", LAWS)
@@ -177,3 +177,45 @@ def test_tracing(law, traced_c, batch):
     expected = function(*moved)
     torch.manual_seed(0)
     torch.testing.assert_close(graph(*moved), expected)
+
+
+def _at_coordinates(law, chart):
+    """From the normal coordinates of loc and the scale, to a sample and its density."""
+
+    def bound(u, scale):
+        manifold = chart(0.7)
+        p = law(manifold.from_normal_coords(None, u), scale, manifold, validate_args=False)
+        z = p.rsample()
+        return z, p.log_prob(z), p.log_prob(manifold.from_normal_coords(None, u / 2))
+
+    return bound
+
+
+both_charts = pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
+
+
+@both_charts
+@every_law
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_jit_trace(law, chart, batch):
+    function = _at_coordinates(law, chart)
+    traced = torch.jit.trace(function, (batch[0], batch[1]), check_trace=False)
+    moved = batch[0].flip(0) / 2, batch[1] * 1.5
+    torch.manual_seed(0)
+    expected = function(*moved)
+    torch.manual_seed(0)
+    torch.testing.assert_close(traced(*moved), expected)
+
+
+@both_charts
+@every_law
+def test_compile_with_dynamic_shapes(law, chart, batch):
+    torch._dynamo.reset()
+    function = _at_coordinates(law, chart)
+    compiled = torch.compile(function, dynamic=True, fullgraph=True, backend="eager")
+    for rows in (6, 4, 5):
+        args = batch[0][:rows], batch[1][:rows]
+        torch.manual_seed(0)
+        expected = function(*args)
+        torch.manual_seed(0)
+        torch.testing.assert_close(compiled(*args), expected)

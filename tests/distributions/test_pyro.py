@@ -5,8 +5,20 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import Predictive, RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
+from pyro.infer import (
+    MCMC,
+    NUTS,
+    SVI,
+    JitTrace_ELBO,
+    Predictive,
+    RenyiELBO,
+    Trace_ELBO,
+    TraceGraph_ELBO,
+    TraceMeanField_ELBO,
+)
 
+import pyro_hyperbolic.distributions as hdist
+from pyro_hyperbolic import Lorentz, PoincareBall
 from tests.distributions.cases import LAWS, NORMALS, tensors
 
 every_law = pytest.mark.parametrize("case", LAWS, ids=str)
@@ -174,3 +186,48 @@ def test_score_function_gradient_is_the_reparametrised_one(case):
         return {name: leaf.grad.tril() if name == "scale_tril" else leaf.grad for name, leaf in leaves.items()}
 
     torch.testing.assert_close(gradient(False), gradient(True), rtol=0, atol=0.05)
+
+
+def _radius_of(law, manifold, scale):
+    """Points at distance 1 from the origin, more or less."""
+
+    def model():
+        z = pyro.sample("z", law(manifold.origin(2), scale, manifold))
+        pyro.sample("x", dist.Normal(manifold.dist0(z), 0.1), obs=torch.tensor(1.0))
+
+    return model
+
+
+both_laws = pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
+both_charts = pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
+
+
+@both_laws
+@both_charts
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_traced_bound(law, chart):
+    manifold = chart(1.0)
+
+    def guide():
+        loc = pyro.param("loc", torch.tensor([0.3, 0.1]))
+        scale = pyro.param("scale", torch.tensor(0.5), constraint=dist.constraints.positive)
+        pyro.sample("z", law(manifold.from_normal_coords(None, loc), scale, manifold))
+
+    losses = {}
+    for bound in (Trace_ELBO(), JitTrace_ELBO()):
+        pyro.clear_param_store()
+        svi = SVI(_radius_of(law, manifold, 1.0), guide, pyro.optim.Adam({"lr": 0.01}), bound)
+        svi.step()  # the first one of a traced bound also compiles
+        pyro.set_rng_seed(1)
+        losses[type(bound)] = [svi.step() for _ in range(5)]
+    assert losses[JitTrace_ELBO] == pytest.approx(losses[Trace_ELBO], rel=0.1, abs=0.5)
+
+
+@both_laws
+@both_charts
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_traced_nuts(law, chart):
+    kernel = NUTS(_radius_of(law, chart(1.0), 1.0), jit_compile=True)
+    mcmc = MCMC(kernel, num_samples=40, warmup_steps=40, disable_progbar=True)
+    mcmc.run()
+    assert chart(1.0).dist0(mcmc.get_samples()["z"]).mean() == pytest.approx(1.0, abs=0.15)

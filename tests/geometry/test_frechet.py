@@ -8,11 +8,19 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic.geometry import frechet
+from pyro_hyperbolic.geometry.frechet import _derivatives
 from tests.geometry.cases import Case, lost_distance, place, some_cases
 from tests.helpers import DTYPES, ROUNDING, same
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+FAR = [
+    (PoincareBall, torch.float32, 8.0),
+    (PoincareBall, torch.float64, 14.0),
+    (Lorentz, torch.float32, 8.0),
+    (Lorentz, torch.float64, 16.0),
+]
 curvatures = pytest.mark.parametrize("c", [0.0, 1e-4, 1.0, 5.0])
 
 
@@ -212,3 +220,23 @@ def test_bad_weights(bad):
 def test_a_point_outside_gives_nan():
     x = torch.tensor([[0.3, 0.0], [1.2, 0.0]])
     assert PoincareBall(1.0).frechet_mean(x).isnan().all()
+
+
+@pytest.mark.parametrize(("chart", "dtype", "distance"), FAR, ids=str)
+def test_a_far_cluster_takes_a_few_steps(monkeypatch, chart, dtype, distance):
+    """Where the coordinates of the mean are coarser than the step asked for, steps of their size end the iteration."""
+    manifold, calls = chart(1.0), []
+
+    def derivatives(*args):
+        calls.append(args)
+        return _derivatives(*args)
+
+    monkeypatch.setattr(frechet, "_derivatives", derivatives)
+    loc = manifold.from_normal_coords(None, torch.tensor([0.6, 0.0, 0.8], dtype=dtype) * distance)
+    v = 0.5 * torch.randn(50, 3, dtype=dtype)
+    x = manifold.from_normal_coords(loc, v)
+    mean = manifold.frechet_mean(x)
+    assert len(calls) <= 15
+    # In wide arithmetic the gradient at the mean is what moving it by a rounding makes of it.
+    gradient = _derivatives(manifold, mean.double(), x.double(), torch.full((50, 1), 0.02, dtype=torch.float64))[0]
+    assert gradient.norm() <= ROUNDING[dtype] * math.cosh(distance)

@@ -971,3 +971,83 @@ def test_geoopt_agrees(geoopt, name, c):
         else:
             actual, expected = getattr(h, name)(*arguments[name]), getattr(theirs, name)(*arguments[name])
     same(actual, expected, 1e-7)
+
+
+SMALL_CURVATURES = [1.0, 1e-2, 1e-4, 1e-6]
+
+
+@pytest.mark.parametrize("c", SMALL_CURVATURES)
+@pytest.mark.parametrize("name", [n for n in OPERATIONS if n not in ("lambda_x", "from_poincare")])
+def test_derivatives_in_c_in_float32(name, c):
+    """They do not go by way of the time component, which is as large as 1/sqrt(c): against float64."""
+    torch.manual_seed(0)
+    free = free_arguments(Case(dim=3, c=1.0, radius=1.5), OPERATIONS[name], 4)
+    slopes = []
+    for dtype in (torch.float32, torch.float64):
+        curvature = torch.tensor(c, dtype=dtype, requires_grad=True)
+        h = Lorentz(curvature)
+        out = apply(name, h, [value.to(dtype) for value in free])
+        # Of a point, what does not depend on the chart.
+        out = h.to_normal_coords(None, out) if OPERATIONS[name].returns == "point" else out
+        out = h.coframe(h.from_normal_coords(None, free[1].to(dtype)), out) if name == "transp" else out
+        (first,) = torch.autograd.grad(out.sum(), curvature, create_graph=True, allow_unused=True)
+        slopes.append(None if first is None else first.detach())
+    if slopes[0] is not None:
+        same(slopes[0], slopes[1], 1e-3, scale=1e-2)
+
+
+@pytest.mark.parametrize("c", SMALL_CURVATURES)
+def test_second_derivative_in_c_in_float32(c):
+    v, w = (torch.randn(6, 3, generator=torch.Generator().manual_seed(k)) for k in (0, 1))
+    seconds = []
+    for dtype in (torch.float32, torch.float64):
+        curvature = torch.tensor(c, dtype=dtype, requires_grad=True)
+        h = Lorentz(curvature)
+        distance = h.dist(h.from_normal_coords(None, v.to(dtype)), h.from_normal_coords(None, w.to(dtype))).sum()
+        (first,) = torch.autograd.grad(distance, curvature, create_graph=True)
+        seconds.append(torch.autograd.grad(first, curvature)[0])
+    same(seconds[0], seconds[1], 1e-2, scale=0)
+
+
+@pytest.mark.parametrize("name", ["to_normal_coords", "transp", "geodesic"])
+def test_second_derivatives_at_coinciding_points(name):
+    """As those of the ball, whose formulas have no square root there."""
+    v = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
+    u = torch.tensor([0.7, 0.1, -0.4], dtype=torch.float64)
+
+    def result(chart, w):
+        manifold = chart(1.0)
+        x, y = manifold.from_normal_coords(None, v), manifold.from_normal_coords(None, w)
+        if name == "to_normal_coords":
+            return manifold.to_normal_coords(x, y)
+        if name == "geodesic":
+            return manifold.to_normal_coords(None, manifold.geodesic(0.3, x, y))
+        carried = manifold.transp(x, y, manifold.frame(x, u))
+        return (
+            carried
+            if chart is Lorentz
+            else Lorentz(1.0).frame(Lorentz(1.0).from_poincare(y), carried * manifold.lambda_x(y))
+        )
+
+    def second(chart):
+        return torch.func.jacfwd(torch.func.jacrev(lambda w: result(chart, w)))(v)
+
+    same(second(Lorentz), second(PoincareBall), 1e-9, scale=1.0)
+
+
+@pytest.mark.parametrize(("dim", "distance"), [(1, 5.0), (2, 5.0), (3, 8.0)])
+def test_samples_that_come_back_are_on_the_sheet(dim, distance):
+    h = Lorentz(1.0)
+    loc = h.from_normal_coords(None, torch.cat([torch.tensor([distance]), torch.zeros(dim - 1)]))
+    x = h.from_normal_coords(loc, 3.0 * torch.randn(20_000, dim))
+    assert h.contains(x).all()
+
+
+@pytest.mark.parametrize("distance", [5.0, 8.0, 12.0])
+def test_length_of_normal_coordinates_is_the_distance(distance):
+    # In one dimension the coordinates hold the distance to rounding, however far out.
+    h = Lorentz(1.0)
+    v = distance + torch.rand(1000, 1)
+    x = h.from_normal_coords(None, torch.tensor([distance]))
+    y = h.from_normal_coords(None, v)
+    same(h.to_normal_coords(x, y).abs().squeeze(-1), h.dist(x, y), 1e-6, scale=1.0)

@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+from pyro.infer import Trace_ELBO
 
 from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic.models import HyperbolicVAE
 from pyro_hyperbolic.nn import Exp0, GyroplaneLinear, Log0, ManifoldModule, MobiusLinear
 from tests.helpers import DTYPES, GEOMETRY, LargestStorage, same
 
 every_c = pytest.mark.parametrize("c", [0.1, 1.0, 1.4])
+both = pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 # Each maps points to vectors, or vectors to points and back.
@@ -74,3 +77,37 @@ def test_far_latents():
     wide = GyroplaneLinear(2, 5, Lorentz(1.0)).double()
     wide.load_state_dict(layer.state_dict())
     same(out, wide(Exp0(Lorentz(1.0))(v.detach().double())), 1e-3)
+
+
+@pytest.mark.parametrize("name", ["GyroplaneLinear", "GyroplaneLinear-along", "Log0"])
+@both
+def test_autocast_does_not_reach_the_geometry(name, chart):
+    layer = LAYERS[name](chart(1.4))
+    z = chart(1.4).from_normal_coords(None, 2 * torch.randn(20, 3))
+    expected = layer(z)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = layer(z)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+@both
+def test_layers_take_half_precision_to_float32(chart):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        v = torch.nn.Linear(4, 3)(torch.randn(20, 4))
+        assert v.dtype == torch.bfloat16
+        z = Exp0(chart(1.4))(v)
+        outputs = [z, MobiusLinear(3, 3, chart(1.4))(z), Log0(chart(1.4))(z), GyroplaneLinear(3, 5, chart(1.4))(z)]
+    assert all(out.dtype == torch.float32 for out in outputs)
+
+
+@both
+@pytest.mark.parametrize("decoder", ["gyroplane", "mobius", "logmap", "mlp"])
+def test_model_under_autocast(chart, decoder):
+    vae = HyperbolicVAE(chart(1.0), 2, 6, hidden_dim=8, decoder=decoder)
+    x = torch.rand(12, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert vae.encode(x).mean.dtype == torch.float32
+        loss = Trace_ELBO().differentiable_loss(vae.model, vae.guide, x)
+    loss.backward()
+    assert loss.isfinite()
+    assert all(p.grad.isfinite().all() for p in vae.parameters())

@@ -8,7 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pyro_hyperbolic.ops.pairs import norm_by_columns, pairwise_norm
+from pyro_hyperbolic.ops.pairs import broadcast_square, norm_by_columns, pairwise_norm
 from tests.helpers import same
 
 
@@ -65,3 +65,25 @@ def test_transforms():
     same(vmap(grad(total))(x), expected, 1e-13)
     traced = make_fx(vmap(grad(total)))(x)
     same(traced(x + 0.5), vmap(grad(total))(x + 0.5), 1e-13)
+
+
+BROADCAST = [
+    ((5, 1, 3), (4, 3)),
+    ((2, 5, 1, 3), (2, 1, 4, 3)),
+    ((2, 5, 1, 3), (4, 3)),
+    ((5, 1, 3), (5, 4, 3)),
+    ((3,), (4, 3)),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), BROADCAST, ids=str)
+def test_squares(first, second):
+    x, y = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in (first, second))
+    torch.testing.assert_close(broadcast_square(x, y), (x - y).square().sum(-1))
+    assert gradcheck(broadcast_square, (x, y), check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(broadcast_square, (x, y))
+
+
+def test_squares_of_near_points_do_not_cancel():
+    x = torch.ones(1, 1, 2, dtype=torch.float64)
+    torch.testing.assert_close(broadcast_square(x, x[0] + 2.0**-40), torch.full((1, 1), 2.0**-79, dtype=torch.float64))

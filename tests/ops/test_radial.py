@@ -14,6 +14,7 @@ from torch.autograd import gradcheck
 from torch.func import grad, vmap
 
 from pyro_hyperbolic.ops import radial
+from pyro_hyperbolic.ops.special import log_sinhc
 from tests.helpers import CDF, DTYPES, LOG_Z, QUANTILE, QUANTILE_SLOPE, ROUNDING, SLOPE, oracle, same
 
 MP = mpmath.mp.clone()
@@ -395,3 +396,36 @@ def test_gaussian_score_is_for_far_points_of_far_laws_only() -> None:
     y = torch.tensor([9000.0, 0.1, 9000.0], dtype=torch.float64)
     assert radial.gaussian_score(y, q, 500)[0].tolist() == [False, False, True]
     assert radial.gaussian_score(y, q, 1)[0].tolist() == [False, False, False]
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5, 50])
+@pytest.mark.parametrize("scale", [1e-4, 0.1, 1.0, 5.0, 40.0])
+def test_mean_log_sinhc_is_that_of_chi(dim: int, scale: float) -> None:
+    # With equal variances the length is a chi variable, whose nodes are those of the table at q = 0.
+    zero = torch.zeros((), dtype=torch.float64)
+    y, log_weight = radial.nodes(zero, dim - 1)
+    mass = (radial.log_kernel(y, zero, dim - 1) + log_weight).softmax(-1)
+    expected = (mass * log_sinhc((scale * y).square())).sum()
+    actual = radial.mean_log_sinhc(torch.full((dim,), scale**2, dtype=torch.float64))
+    # Beyond, it is the nodes that miss the kink at 0.
+    same(actual, expected, 1e-12 if scale < 10 else 1e-9, scale=0)
+
+
+def test_mean_log_sinhc_of_unequal_variances() -> None:
+    # In two dimensions the angle is uniform and the length, given it, has the Rayleigh law: two plain integrals.
+    variances = torch.tensor([0.3, 4.0], dtype=torch.float64)
+    angle = torch.arange(400, dtype=torch.float64) * (2 * math.pi / 400)
+    share = (variances * torch.stack([angle.cos(), angle.sin()], -1).square()).sum(-1)
+    y, weight = radial.gauss_legendre(200, torch.linspace(0, 1, 2, dtype=torch.float64))
+    y = 12 * y
+    rayleigh = 12 * weight * y * (-y.square() / 2).exp()
+    expected = (rayleigh * log_sinhc(share.unsqueeze(-1) * y.square())).sum(-1).mean()
+    same(radial.mean_log_sinhc(variances), expected, 1e-12, scale=0)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 20])
+def test_entropy_is_continuous_at_the_end_of_the_table(dim: int) -> None:
+    end = radial._table_end(dim)
+    q = torch.tensor([end * (1 - 1e-12), end * (1 + 1e-12)], dtype=torch.float64)
+    inside, beyond = radial.entropy(q, dim)
+    same(inside, beyond, 1e-9)
