@@ -7,8 +7,8 @@ from pyro_hyperbolic import distributions, infer, models, nn
 from pyro_hyperbolic._version import __version__
 from pyro_hyperbolic.geometry import Euclidean, Lorentz, PoincareBall, Product, Sphere
 
-# Not all who import the package want data or pictures: these come when first asked for.
-_LAZY = ("datasets", "plotting")
+# Not all who import the package want data, pictures or analyses: these come when first asked for.
+_LAZY = ("analysis", "datasets", "plotting")
 
 __all__ = [
     "Euclidean",

@@ -1,6 +1,7 @@
 """Imports point one way.
 
 experiments -> infer, plotting, datasets -> models -> nn -> distributions -> geometry -> ops
+analysis -> distributions
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ MAY_IMPORT = {
     "ops": set(),
     "geometry": {"ops"},
     "distributions": {"geometry", "ops"},
+    "analysis": {"distributions", "geometry", "ops"},
     "nn": {"distributions", "geometry", "ops"},
     "models": BELOW_MODELS,
     "infer": {"models"} | BELOW_MODELS,
     "plotting": {"models"} | BELOW_MODELS,
     "datasets": {"models"} | BELOW_MODELS,
-    "experiments": {"infer", "plotting", "datasets", "models"} | BELOW_MODELS,
+    "experiments": {"infer", "plotting", "datasets", "models", "analysis"} | BELOW_MODELS,
     # The package's own __init__ and files beside it.
     "": {"infer", "models"} | BELOW_MODELS,
 }
@@ -124,7 +126,7 @@ def test_import_is_fast(first_import):
     assert seconds <= EXTRA_SECONDS
 
 
-@pytest.mark.parametrize("name", ["datasets", "plotting"])
+@pytest.mark.parametrize("name", ["analysis", "datasets", "plotting"])
 def test_lazy_parts_are_attributes(name: str) -> None:
     program = f"import pyro_hyperbolic as ph; assert {name!r} in dir(ph); print(ph.{name}.__name__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from pyro.distributions import Independent, MaskedDistribution, TorchDistribution
+from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.distributions.homes import Origin, is_home, moved, settle
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform
 from pyro_hyperbolic.geometry import Manifold, PoincareBall
 from pyro_hyperbolic.ops.checks import check_precision, inspectable, static_size
@@ -38,11 +40,21 @@ class ManifoldNormal(TorchDistribution):
         self.manifold = manifold
         self.dim = manifold.intrinsic_dim(static_size(loc))
         self._transform = ExpMapTransform(manifold, loc, cache_size=1)
+        # Part of a program: its points are those of an algorithm, which may not know that a curvature has moved.
+        self._in_program = am_i_wrapped()
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
         raise NotImplementedError
 
     def _log_density(self, v: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _colour(self, noise: Tensor) -> Tensor:
+        """Normal coordinates of a sample from white noise, both ``(..., d)``."""
+        raise NotImplementedError
+
+    def _whiten(self, v: Tensor) -> Tensor:
+        """The inverse of ``_colour``."""
         raise NotImplementedError
 
     def _outer_radii(self) -> list[Tensor]:
@@ -88,7 +100,10 @@ class ManifoldNormal(TorchDistribution):
 
     def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:
         self._check_reach()
-        return self._transform(self._rsample_coords(torch.Size(sample_shape)))
+        value = self._transform(self._rsample_coords(torch.Size(sample_shape)))
+        if self._in_program:
+            settle(value, self.manifold, Origin.DRAWN)
+        return value
 
     def log_prob(self, value: Tensor) -> Tensor:
         r"""Log-density with respect to the Riemannian volume.
@@ -96,9 +111,20 @@ class ManifoldNormal(TorchDistribution):
         That of the law's own last sample is exact however far out it is. Any other point goes through the logarithm
         map, whose result loses a factor of :math:`e^{2\sqrt{c}\,d(0, loc)}` in relative precision at most.
         """
+        if self._in_program and not is_home(value, self.manifold, validate=self._validate_args):
+            raise ValueError(f"{type(self).__name__}: {moved(value, self.manifold)}")
         if self._validate_args:
             self._validate_sample(value)
         return self._log_density(self._coords(value))
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """A sample as a smooth function of white noise ``(..., d)``."""
+        self._check_reach()
+        return self._transform(self._colour(noise))
+
+    def to_noise(self, value: Tensor) -> Tensor:
+        """The inverse of :meth:`from_noise`, ``(..., d)``."""
+        return self._whiten(self._coords(value))
 
     def lebesgue_log_prob(self, value: Tensor) -> Tensor:
         """Log-density with respect to the Lebesgue measure of the coordinates of ``value``."""

@@ -14,6 +14,7 @@ from torch.distributions.utils import broadcast_all
 from pyro_hyperbolic.ops import radial
 from pyro_hyperbolic.ops.checks import check_precision
 from pyro_hyperbolic.ops.special import log_sinhc
+from pyro_hyperbolic.ops.transport import length_of_noise, stretch
 
 
 class HyperbolicRadius(TorchDistribution):
@@ -115,6 +116,14 @@ class HyperbolicRadius(TorchDistribution):
     def _wide(self) -> HyperbolicRadius:
         """This law in float64."""
         return HyperbolicRadius(self.dim, self.scale.double(), self.c.double(), validate_args=False)
+
+    def _stretch(self, rho: Tensor) -> Tensor:
+        """The scaled radius of the same quantile as the length of white noise, divided by that."""
+        return stretch(*torch.broadcast_tensors(rho, self._q), self.dim)
+
+    def _length_of_noise(self, y: Tensor) -> Tensor:
+        """The inverse: the length of white noise from the scaled radius; no derivatives."""
+        return length_of_noise(*torch.broadcast_tensors(y, self._q), self.dim)
 
     def _outer(self, score: float) -> Tensor:
         """A bound of the quantile at a normal score."""

@@ -21,6 +21,7 @@ from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.distributions.spherical_radius import SphericalRadius
 from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.ops.special import safe_norm
 
 
 class RiemannianNormal(ManifoldNormal):
@@ -129,6 +130,27 @@ class RiemannianNormal(ManifoldNormal):
             direction = uniform.rsample(sample_shape + self.batch_shape)
             parts.append(radius.rsample(sample_shape).unsqueeze(-1) * direction)
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        r"""White noise :math:`\epsilon` moved along its direction, to the radius of the same quantile.
+
+        Smooth, also through 0, and the identity of the normal coordinates :math:`\sigma\epsilon` at ``c = 0``;
+        see :mod:`pyro_hyperbolic.ops.transport`. The inverse, :meth:`to_noise`, has no derivatives.
+        """
+        return super().from_noise(noise)
+
+    def _colour(self, noise: Tensor) -> Tensor:
+        parts = zip(self._split_coords(noise), self._radii, strict=True)
+        stretched = [radius._stretch(safe_norm(part).squeeze(-1)).unsqueeze(-1) * part for part, radius in parts]
+        return self.scale * torch.cat(stretched, -1)
+
+    def _whiten(self, v: Tensor) -> Tensor:
+        out = []
+        for part, radius in zip(self._split_coords((v / self.scale).detach()), self._radii, strict=True):
+            length = safe_norm(part)
+            noise = radius._length_of_noise(length.squeeze(-1)).unsqueeze(-1)
+            out.append(part * noise / torch.where(length == 0, 1.0, length))
+        return torch.cat(out, -1)
 
     def _log_density(self, v: Tensor) -> Tensor:
         scaled = (v / self.scale).square().sum(-1)

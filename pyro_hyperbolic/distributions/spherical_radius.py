@@ -14,6 +14,7 @@ from torch.distributions.utils import broadcast_all
 from pyro_hyperbolic.ops import polar
 from pyro_hyperbolic.ops.radial import SCORE_MAX
 from pyro_hyperbolic.ops.special import log_sinhc
+from pyro_hyperbolic.ops.transport import ends, invert, score
 
 
 class SphericalRadius(TorchDistribution):
@@ -124,6 +125,17 @@ class SphericalRadius(TorchDistribution):
     def _wide(self) -> SphericalRadius:
         """This distribution in float64."""
         return SphericalRadius(self.dim, self.scale.double(), self.c.double(), validate_args=False)
+
+    def _stretch(self, rho: Tensor) -> Tensor:
+        """The scaled radius of the same quantile as the length of white noise, divided by that."""
+        low, high = ends(self.dim)
+        return self._quantile(score(rho.clamp(low, high), self.dim)) / (self.scale * rho.clamp(min=low))
+
+    @torch.no_grad()
+    def _length_of_noise(self, y: Tensor) -> Tensor:
+        """The inverse: the length of white noise from the scaled radius; no derivatives."""
+        # The sphere is smaller than flat space: the length is never less than the scaled radius.
+        return invert(lambda rho: rho * self._stretch(rho), y, low=y, high=torch.full_like(y, ends(self.dim)[1]))
 
     def _outer(self, score: float) -> Tensor:
         """The largest distance there is."""

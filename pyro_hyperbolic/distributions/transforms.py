@@ -17,6 +17,7 @@ from pyro_hyperbolic.distributions.constraints import (
     product,
     sphere,
 )
+from pyro_hyperbolic.distributions.homes import Origin, settle
 from pyro_hyperbolic.geometry import Manifold
 
 
@@ -76,7 +77,10 @@ class ExpMapTransform(Transform):
         return state
 
     def _call(self, x: Tensor) -> Tensor:
-        return self.manifold.from_normal_coords(self.loc, x)
+        y = self.manifold.from_normal_coords(self.loc, x)
+        if self.loc is None:
+            settle(y, self.manifold, Origin.KEPT)
+        return y
 
     def _inverse(self, y: Tensor) -> Tensor:
         return self.manifold.to_normal_coords(self.loc, y)
@@ -133,7 +137,9 @@ class FlatTransform(Transform):
         return isinstance(other, FlatTransform) and self.manifold == other.manifold
 
     def _call(self, x: Tensor) -> Tensor:
-        return self.manifold.from_flat(x)
+        y = self.manifold.from_flat(x)
+        settle(y, self.manifold, Origin.KEPT)
+        return y
 
     def _inverse(self, y: Tensor) -> Tensor:
         return self.manifold.to_flat(y)

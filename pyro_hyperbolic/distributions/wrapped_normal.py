@@ -215,12 +215,7 @@ class WrappedNormal(ManifoldNormal):
 
     def from_noise(self, noise: Tensor) -> Tensor:
         r""":math:`\exp_\mu(L\epsilon/\lambda_\mu)`, :math:`LL^T = \Sigma`: the law, if ``noise`` is standard normal."""
-        self._check_reach()
-        return self._transform(self._colour(noise))
-
-    def to_noise(self, value: Tensor) -> Tensor:
-        """The inverse of :meth:`from_noise`, ``(..., d)``."""
-        return self._whiten(self._coords(value))
+        return super().from_noise(noise)
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
         shape = sample_shape + self.batch_shape + (self.dim,)

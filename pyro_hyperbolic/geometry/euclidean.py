@@ -99,5 +99,8 @@ class Euclidean(Space):
     def base_point_variation(self, m: Tensor, v: Tensor, dm: Tensor) -> Tensor:
         return dm.expand(torch.broadcast_shapes(dm.shape, v.shape))
 
+    def recentre(self, m: Tensor, v: Tensor) -> Tensor:
+        return v - m
+
     def reach(self, dtype: torch.dtype) -> float | Tensor:
         return torch.finfo(dtype).max

@@ -86,7 +86,7 @@ def delta_hyperbolicity(distances: Tensor, num_samples: int | None = None, seed:
     >>> result.delta, result.relative, result.num_quadruples
     (1.0, 1.0, 1)
     """
-    d = _checked(distances)
+    d = checked_distances(distances)
     count = len(d)
     if num_samples is not None:
         deltas = _sampled(d, num_samples, seed)
@@ -126,7 +126,7 @@ def four_point_deltas(distances: Tensor, num_samples: int, seed: int = 0) -> Ten
     >>> four_point_deltas((line.unsqueeze(-1) - line).abs(), num_samples=3)
     tensor([0., 0., 0.], dtype=torch.float64)
     """
-    return _sampled(_checked(distances), num_samples, seed)
+    return _sampled(checked_distances(distances), num_samples, seed)
 
 
 def _all_quadruples(d: Tensor) -> tuple[float, float]:
@@ -175,8 +175,8 @@ def _different_points(count: int, size: int, generator: torch.Generator) -> Tens
     return chosen
 
 
-def _checked(distances: Tensor) -> Tensor:
-    """The distances in float64, symmetric to the last digit."""
+def checked_distances(distances: Tensor, fewest: int = 4) -> Tensor:
+    """The distances of at least so many points, in float64 and symmetric to the last digit."""
     if not isinstance(distances, Tensor) or distances.dim() != 2 or distances.shape[0] != distances.shape[1]:
         got = tuple(distances.shape) if isinstance(distances, Tensor) else type(distances).__name__
         raise ValueError(
@@ -185,8 +185,8 @@ def _checked(distances: Tensor) -> Tensor:
         )
     if distances.is_complex() or distances.dtype == torch.bool:
         raise ValueError(f"distances must be real numbers, got {distances.dtype}; pass lengths, not adjacency.")
-    if len(distances) < 4:
-        raise ValueError(f"distances must be of at least 4 points, got {len(distances)}: fewer make no quadruple.")
+    if len(distances) < fewest:
+        raise ValueError(f"distances must be of at least {fewest} points, got {len(distances)}; take more of them.")
     d = distances.detach().double()
     if not bool(d.isfinite().all()):
         raise ValueError(
@@ -209,5 +209,5 @@ def _checked(distances: Tensor) -> Tensor:
             " directions of a pair; for a directed graph take the distances of the undirected one."
         )
     if d.max().item() == 0:
-        raise ValueError("distances must not all be 0: equal points have no scale to compare delta with.")
+        raise ValueError("distances must not all be 0: equal points have no scale.")
     return 0.5 * (d + d.mT)

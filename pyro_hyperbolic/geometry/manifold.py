@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from pyro_hyperbolic.geometry.recentre import recentre
 from pyro_hyperbolic.geometry.variation import base_point_variation
 from pyro_hyperbolic.ops.checks import check_precision, inspectable, validating
 from pyro_hyperbolic.ops.products import einsum
@@ -261,6 +262,15 @@ class Manifold(ABC):
     def base_point_variation(self, m: Tensor, v: Tensor, dm: Tensor) -> Tensor:
         """How normal coordinates ``v`` change as their base point moves; see :mod:`pyro_hyperbolic.geometry.variation`."""
         return base_point_variation(m, v, dm, self.opposite(m), self.sign)
+
+    def recentre(self, m: Tensor, v: Tensor) -> Tensor:
+        """Normal coordinates, at the point with coordinates ``m`` at the origin, of the one with coordinates ``v`` there.
+
+        In hyperbolic space without the points themselves: see :mod:`pyro_hyperbolic.geometry.recentre`.
+        """
+        if self.sign > 0:
+            return recentre(m, v, self.aligned_c(v))
+        return self.to_normal_coords(self.from_normal_coords(None, m), self.from_normal_coords(None, v))
 
     def period(self, x: Tensor) -> float | Tensor | None:
         r"""Length of a closed geodesic as a factor of the coordinates of ``x``; ``None`` if none closes.

@@ -182,6 +182,11 @@ class Product(Space):
         rows = self._rows(self.split_coords(m), self.split_coords(v), self.split_coords(dm))
         return _cat([space.base_point_variation(*parts) for space, *parts in rows])
 
+    def recentre(self, m: Tensor, v: Tensor) -> Tensor:
+        return _cat(
+            [space.recentre(*parts) for space, *parts in self._rows(self.split_coords(m), self.split_coords(v))]
+        )
+
     def from_flat(self, v: Tensor) -> Tensor:
         return _cat([space.from_flat(u) for space, u in self._rows(self.split_coords(v))])
 

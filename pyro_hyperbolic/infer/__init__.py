@@ -10,16 +10,25 @@ from pyro_hyperbolic.infer.marginal import log_marginal_likelihood
 from pyro_hyperbolic.infer.match import check_model_guide
 from pyro_hyperbolic.infer.minibatch import Minibatches
 from pyro_hyperbolic.infer.processes import Place, on_termination, process_group, torchrun_place
-from pyro_hyperbolic.infer.reparam import WrappedNormalReparam
+from pyro_hyperbolic.infer.reparam import (
+    DrawnCurvature,
+    ManifoldReparam,
+    RiemannianNormalReparam,
+    WrappedNormalReparam,
+    with_drawn_curvature,
+)
 
 __all__ = [
     "AutoWrappedNormal",
     "DReG_ELBO",
     "DistributedSVI",
+    "DrawnCurvature",
     "EnsembleSVI",
     "FastSVI",
+    "ManifoldReparam",
     "Minibatches",
     "Place",
+    "RiemannianNormalReparam",
     "WrappedNormalReparam",
     "check_model_guide",
     "load_checkpoint",
@@ -29,4 +38,5 @@ __all__ = [
     "save_checkpoint",
     "save_json",
     "torchrun_place",
+    "with_drawn_curvature",
 ]

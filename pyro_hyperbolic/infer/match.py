@@ -13,6 +13,7 @@ from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.base import base_law
 from pyro_hyperbolic.distributions.constraints import OnManifold
+from pyro_hyperbolic.distributions.homes import is_home, moved
 from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.ops.checks import inspectable
 
@@ -64,9 +65,17 @@ def check_sites(model_trace: Any, guide_trace: Any) -> None:
                 f"site {name!r} of the model is neither observed nor in the guide; give it a site there, or sum it out"
                 " with pyro.infer.TraceEnum_ELBO if it is discrete."
             )
-        law = base_law(guide_trace.nodes[name]["fn"])
-        if not isinstance(law, dist.Delta):
-            _check_supports(name, base_law(site["fn"]), law)
+        ours, theirs = base_law(site["fn"]), base_law(guide_trace.nodes[name]["fn"])
+        if not isinstance(theirs, dist.Delta):
+            _check_supports(name, ours, theirs)
+        else:
+            _check_home(name, ours, guide_trace.nodes[name]["value"])
+
+
+def _check_home(name: str, ours: Any, value: Any) -> None:
+    here = manifold_of(ours)
+    if here is not None and not is_home(value, here.manifold, validate=True):
+        raise ValueError(f"site {name!r}: {moved(value, here.manifold)}")
 
 
 def _check_supports(name: str, ours: Any, theirs: Any) -> None:
@@ -90,7 +99,7 @@ def _check_supports(name: str, ours: Any, theirs: Any) -> None:
 
 
 def _comparable(*supports: OnManifold) -> bool:
-    return inspectable(*[s.manifold.c for s in supports if isinstance(s.manifold.c, Tensor)])
+    return inspectable(*[c for s in supports for c in s.manifold.curvatures if isinstance(c, Tensor)])
 
 
 def manifold_of(law: Any) -> OnManifold | None:

@@ -14,6 +14,7 @@ from pyro.infer import autoguide as auto
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.geometry import Lorentz
+from pyro_hyperbolic.infer import with_drawn_curvature
 from tests.helpers import same
 
 CHARTS = [PoincareBall(0.7), Lorentz(0.7)]
@@ -30,7 +31,9 @@ GUIDES = {
     ),
     "AutoGaussian": auto.AutoGaussian,
     "AutoStructured": lambda model: auto.AutoStructured(
-        model, conditionals={"w": "normal", "top": "mvn", "z": "normal"}, dependencies={"z": {"top": "linear"}}
+        model,
+        conditionals={"c": "normal", "w": "normal", "top": "mvn", "z": "normal"},
+        dependencies={"z": {"top": "linear"}},
     ),
 }
 SUMMARIES = {
@@ -94,6 +97,39 @@ def test_it_trains_and_predicts(name, law, chart):
         assert quantiles["z"].shape == (3, 2, size)
         assert all(chart.contains(quantiles[site]).all() for site in POINTS)
         same(quantiles["z"][1], guide.median()["z"], 1e-5)
+
+
+@every_chart
+@pytest.mark.parametrize("name", GUIDES)
+def test_a_drawn_curvature_is_an_error_with_its_remedy(name, chart):
+    def program():
+        space = type(chart)(pyro.sample("c", dist.LogNormal(0.0, 0.5)))
+        for site in POINTS[:2]:
+            pyro.sample(site, hdist.WrappedNormal(space.origin(2), 0.5, space))
+        with pyro.plate("data", 2):
+            pyro.sample("z", hdist.WrappedNormal(space.origin(2), 0.5, space))
+
+    svi = SVI(program, GUIDES[name](program), pyro.optim.Adam({"lr": 0.1}), Trace_ELBO())
+    with pytest.raises(ValueError, match=r"(?s)at site 'w'.*with_drawn_curvature\(model\)"):
+        svi.step()
+
+
+@every_chart
+@pytest.mark.parametrize("name", [name for name in GUIDES if name != "AutoStructured"])
+def test_a_drawn_curvature_under_its_remedy(name, chart):
+    @with_drawn_curvature
+    def program():
+        space = type(chart)(pyro.sample("c", dist.LogNormal(0.0, 0.5)))
+        with pyro.plate("data", 2):
+            z = pyro.sample("z", hdist.WrappedNormal(space.origin(2), 0.5, space))
+            pyro.sample("x", dist.Normal(space.dist0(z), 0.5), obs=DISTANCES[0, :2])
+
+    guide = GUIDES[name](program)
+    for loss in (Trace_ELBO(), Trace_ELBO(num_particles=4, vectorize_particles=True, max_plate_nesting=1)):
+        svi = SVI(program, guide, pyro.optim.Adam({"lr": 0.1}), loss)
+        assert all(math.isfinite(svi.step()) for _ in range(2))
+    draws = Predictive(program, guide=guide, num_samples=3, parallel=True)()
+    assert type(chart)(draws["c"]).contains(draws["z"]).all()
 
 
 STRATEGIES = [

@@ -1,4 +1,4 @@
-"""A wrapped normal as a function of white noise: the same program, and what HMC sees of it."""
+"""Points in other coordinates: the same program, and what HMC sees of it."""
 
 import warnings
 
@@ -15,7 +15,7 @@ from pyro.infer.reparam import NeuTraReparam
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.geometry import Lorentz
-from pyro_hyperbolic.infer import WrappedNormalReparam
+from pyro_hyperbolic.infer import ManifoldReparam, RiemannianNormalReparam, WrappedNormalReparam
 from pyro_hyperbolic.nn import ManifoldModule
 from tests.helpers import same
 
@@ -27,6 +27,14 @@ SCALES = {
     "full": {"scale_tril": torch.tensor([[0.5, 0.0], [0.3, 0.8]], dtype=torch.float64)},
 }
 every_scale = pytest.mark.parametrize("kind", SCALES)
+# The distribution, the reparametriser and the site that it makes.
+FORMS = {
+    "noise of a wrapped normal": (hdist.WrappedNormal, WrappedNormalReparam, "z_base"),
+    "noise of a Riemannian normal": (hdist.RiemannianNormal, RiemannianNormalReparam, "z_base"),
+    "coordinates of a wrapped normal": (hdist.WrappedNormal, ManifoldReparam, "z_coords"),
+    "coordinates of a Riemannian normal": (hdist.RiemannianNormal, ManifoldReparam, "z_coords"),
+}
+every_form = pytest.mark.parametrize("form", FORMS)
 
 
 @pytest.fixture(autouse=True)
@@ -38,24 +46,23 @@ def double():
     torch.set_default_dtype(torch.float32)
 
 
-def law(chart, kind="diagonal"):
-    return hdist.WrappedNormal(
-        chart.from_normal_coords(None, torch.tensor([0.5, -0.8])), manifold=chart, **SCALES[kind]
-    )
+def law(chart, kind="diagonal", family=hdist.WrappedNormal):
+    scale = SCALES[kind] if family is hdist.WrappedNormal else SCALES["isotropic"]
+    return family(chart.from_normal_coords(None, torch.tensor([0.5, -0.8])), manifold=chart, **scale)
 
 
-def triangulation(chart, kind="diagonal"):
+def triangulation(chart, *args):
     anchors = chart.from_normal_coords(None, torch.tensor([[1.0, 0.3], [-0.5, 1.5], [0.2, -1.0]]))
 
     def model():
-        z = pyro.sample("z", law(chart, kind))
+        z = pyro.sample("z", law(chart, *args))
         pyro.sample("x", dist.Normal(chart.dist(z.unsqueeze(-2), anchors), 0.5).to_event(1), obs=torch.ones(3))
 
     return model
 
 
-def reparametrised(model):
-    return poutine.reparam(model, config={"z": WrappedNormalReparam()})
+def reparametrised(model, reparam=WrappedNormalReparam):
+    return poutine.reparam(model, config={"z": reparam()})
 
 
 @every_scale
@@ -87,6 +94,61 @@ def test_the_potential_of_hmc_is_the_same_in_other_coordinates(chart, kind):
         jacobian = torch.autograd.functional.jacobian(to_centred, noise)
         expected = centred({"z": to_centred(noise)}) - torch.linalg.slogdet(jacobian).logabsdet
         same(noncentred({"z_base": noise}), expected, 1e-9)
+
+
+@every_form
+@every_chart
+def test_every_form_has_the_same_potential(chart, form):
+    family, reparam, site = FORMS[form]
+    model = triangulation(chart, "isotropic", family)
+    other = reparametrised(model, reparam)
+    plain, potential = (initialize_model(program)[1] for program in (model, other))
+
+    def to_plain(value):
+        with poutine.block():
+            z = poutine.trace(poutine.condition(other, {site: value})).get_trace().nodes["z"]["value"]
+        return chart.to_normal_coords(None, z)
+
+    for value in torch.randn(3, 2):
+        jacobian = torch.autograd.functional.jacobian(to_plain, value)
+        expected = plain({"z": to_plain(value)}) - torch.linalg.slogdet(jacobian).logabsdet
+        # The quantiles of the radius, and so their derivatives, come from a table.
+        same(potential({site: value}), expected, 1e-4 if reparam is RiemannianNormalReparam else 1e-9)
+
+
+@every_form
+@every_chart
+def test_every_form_draws_the_same_distribution(chart, form):
+    family, reparam, _ = FORMS[form]
+
+    def model():
+        with pyro.plate("draws", 20_000):
+            return pyro.sample("z", law(chart, "isotropic", family))
+
+    plain, other = (
+        torch.stack([chart.dist0(program()), chart.dist(program(), law(chart).loc)])
+        for program in (model, reparametrised(model, reparam))
+    )
+    error = (plain.var(-1) + other.var(-1)).div(20_000).sqrt()
+    assert ((plain.mean(-1) - other.mean(-1)).abs() < 4 * error).all()
+
+
+@every_form
+@every_chart
+def test_wrappers_of_every_form(chart, form):
+    family, reparam, site = FORMS[form]
+    mask = torch.tensor([True, True, False, True])
+
+    def model():
+        with pyro.plate("data", 4):
+            pyro.sample("z", law(chart, "isotropic", family).expand((4, 3)).to_event(1).mask(mask))
+
+    trace = poutine.trace(reparametrised(model, reparam)).get_trace()
+    trace.compute_log_prob()
+    assert trace.nodes["z"]["value"].shape == (4, 3, chart.ambient_dim(2))
+    assert trace.nodes[site]["fn"].event_shape == (3, 2)
+    assert ((trace.nodes[site]["log_prob"] != 0) == mask).all()
+    assert (trace.nodes["z"]["log_prob"] == 0).all()
 
 
 @every_chart
@@ -127,20 +189,56 @@ def test_an_observed_site_is_left_alone(chart):
     torch.testing.assert_close(trace.log_prob_sum(), law(chart).log_prob(point))
 
 
+@every_form
 @every_chart
-def test_initial_values_reach_the_noise(chart):
+def test_initial_values_reach_the_other_site(chart, form):
+    family, reparam, site = FORMS[form]
     point = chart.from_normal_coords(None, torch.tensor([0.2, 0.4]))
-    model = reparametrised(triangulation(chart))
+    model = reparametrised(triangulation(chart, "isotropic", family), reparam)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         guide = AutoNormal(model, init_loc_fn=init_to_value(values={"z": point}))
         guide()
-    same(law(chart).from_noise(guide.locs.z_base), point, 1e-12)
+    start = poutine.condition(model, {site: getattr(guide.locs, site)})
+    same(poutine.trace(start).get_trace().nodes["z"]["value"], point, 1e-12)
 
 
-def test_other_laws_are_refused():
-    model = reparametrised(lambda: pyro.sample("z", hdist.RiemannianNormal(torch.zeros(2), 1.0, CHARTS[0])))
-    with pytest.raises(ValueError, match="site 'z' is drawn from RiemannianNormal, but WrappedNormalReparam"):
+@pytest.mark.parametrize(
+    ("reparam", "fn", "message"),
+    [
+        (WrappedNormalReparam, law(CHARTS[0], "isotropic", hdist.RiemannianNormal), "RiemannianNormal, but Wrapped"),
+        (RiemannianNormalReparam, law(CHARTS[0]), "WrappedNormal, but RiemannianNormalReparam"),
+        (ManifoldReparam, dist.Normal(0.0, 1.0), "Normal, which is no distribution of points"),
+    ],
+)
+def test_other_distributions_are_refused(reparam, fn, message):
+    model = reparametrised(lambda: pyro.sample("z", fn), reparam)
+    with pytest.raises(ValueError, match=f"site 'z' is drawn from {message}"):
+        model()
+
+
+def test_any_distribution_of_points_has_coordinates():
+    # One that is not of this package: the image of a Gaussian under another bijection.
+    chart = CHARTS[0]
+    to_ball = torch.distributions.biject_to(hdist.constraints.poincare_ball(chart.c))
+    fn = dist.TransformedDistribution(dist.Normal(torch.zeros(2), 0.5).to_event(1), [to_ball])
+    model = reparametrised(lambda: pyro.sample("z", fn), ManifoldReparam)
+    trace = poutine.trace(model).get_trace()
+    v = trace.nodes["z_coords"]["value"]
+    same(trace.log_prob_sum(), dist.Normal(0.0, 0.5).log_prob(v).sum(), 1e-9)
+
+
+def test_an_observed_point_has_a_density_of_its_coordinates():
+    ball = CHARTS[0]
+    point = law(ball).sample()
+    model = reparametrised(lambda: pyro.sample("z", law(ball), obs=point), ManifoldReparam)
+    same(poutine.trace(model).get_trace().log_prob_sum(), law(ball).lebesgue_log_prob(point), 1e-12)
+
+
+def test_an_observed_point_of_the_hyperboloid_is_refused():
+    point = law(CHARTS[1]).sample()
+    model = reparametrised(lambda: pyro.sample("z", law(CHARTS[1]), obs=point), ManifoldReparam)
+    with pytest.raises(ValueError, match=r"site 'z' observes a point of Lorentz.* determine it"):
         model()
 
 
@@ -154,6 +252,7 @@ def test_a_law_beyond_the_coordinates_is_refused_as_by_its_sampler(chart):
         lambda: wide(True).rsample(),
         lambda: wide(True).from_noise(torch.zeros(2, dtype=torch.float32)),
         reparametrised(lambda: pyro.sample("z", wide(True))),
+        reparametrised(lambda: pyro.sample("z", wide(True)), ManifoldReparam),
     ]
     for draw in draws:
         with pytest.raises(ValueError, match=message):

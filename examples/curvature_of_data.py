@@ -1,0 +1,232 @@
+"""What is the curvature of my data? A posterior of the curvature from noisy distances of the leaves of a tree.
+
+    python examples/curvature_of_data.py
+    python examples/curvature_of_data.py --dims 2 --warmup 500 --num-samples 500 --max-tree-depth 8
+    python examples/curvature_of_data.py --leaves 16 --chains 2
+
+A random binary tree with edges of random length has leaves, whose distances along the tree are observed with noise. The
+model puts each leaf at a point of hyperbolic space and draws the curvature, the spread of the points and the noise. It
+starts from hyperbolic multidimensional scaling in several curvatures, goes on with SVI, and samples by NUTS from the
+best of them, several chains side by side. The results are a table with its diagnostics, ``curvature_of_data.json`` and
+two pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import networkx
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
+from pyro.infer.autoguide import AutoNormal, init_to_value
+from pyro.ops.stats import effective_sample_size, split_gelman_rubin
+from torch import Tensor
+
+import pyro_hyperbolic.distributions as hdist
+from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.analysis import hyperbolic_mds
+from pyro_hyperbolic.infer import save_json, with_drawn_curvature
+
+Values = dict[str, Tensor]
+PRIOR = {"c": (0.0, 1.0), "spread": (1.0, 0.5), "noise": (-1.0, 0.5)}  # of the logarithms: mean, standard deviation
+STARTS = (0.02, 0.05, 0.1, 0.2)  # curvatures to start from
+
+
+def leaf_distances(leaves: int, seed: int) -> Tensor:
+    """Distances ``(N, N)`` along a random binary tree whose edges have the mean length 1."""
+    generator = torch.Generator().manual_seed(seed)
+    tree, open_ends = networkx.Graph(), [0]
+    while len(open_ends) < leaves:
+        node = open_ends.pop(int(torch.randint(len(open_ends), (), generator=generator)))
+        for _ in range(2):
+            child = tree.number_of_nodes() or 1
+            tree.add_edge(node, child, weight=float(0.5 + torch.rand((), generator=generator)))
+            open_ends.append(child)
+    lengths = dict(networkx.all_pairs_dijkstra_path_length(tree))
+    return torch.tensor([[lengths[i][j] for j in open_ends] for i in open_ends], dtype=torch.float64)
+
+
+def pairs(count: int) -> Tensor:
+    return torch.combinations(torch.arange(count)).T
+
+
+@with_drawn_curvature
+def model(chains: int, leaves: int, dim: int, observed: Tensor | None = None) -> None:
+    """Copies of one posterior, side by side: each has its own curvature, spread, noise and points."""
+    i, j = pairs(leaves)
+    with pyro.plate("chains", chains, dim=-2):
+        c, spread, noise = (pyro.sample(name, dist.LogNormal(*PRIOR[name])) for name in PRIOR)
+        ball = PoincareBall(c)
+        with pyro.plate("leaves", leaves, dim=-1):
+            z = pyro.sample("z", hdist.WrappedNormal(torch.zeros(dim), spread.unsqueeze(-1), ball))
+        with pyro.plate("pairs", len(i), dim=-1):
+            pyro.sample("d", dist.Normal(ball.dist(z[..., i, :], z[..., j, :]), noise), obs=observed)
+
+
+def start(distances: Tensor, dim: int) -> Values:
+    """Points by scaling in several curvatures, and what goes with them, side by side."""
+    spaces = [PoincareBall(c) for c in STARTS]
+    points = [hyperbolic_mds(distances, dim, space) for space in spaces]
+    spread = [space.dist0(z).square().mean().div(dim).sqrt() for space, z in zip(spaces, points, strict=True)]
+    return {
+        "c": torch.tensor(STARTS).unsqueeze(-1),
+        "z": torch.stack(points),
+        "spread": torch.stack(spread).unsqueeze(-1),
+        "noise": torch.ones(len(STARTS), 1),
+    }
+
+
+def fit(distances: Tensor, dim: int, args: argparse.Namespace) -> Values:
+    """Draws of a mean-field guide, one for each chain, from the best of the starts."""
+    i, j = pairs(len(distances))
+    values = start(distances, dim)
+    arguments = (len(STARTS), len(distances), dim, distances[i, j])
+    guide = AutoNormal(model, init_loc_fn=init_to_value(values=values), init_scale=0.02)
+    optimiser = pyro.optim.ClippedAdam({"lr": 0.05, "lrd": 0.02 ** (1 / args.num_steps)})
+    svi = SVI(model, guide, optimiser, Trace_ELBO())
+    for _ in range(args.num_steps):
+        svi.step(*arguments)
+    with torch.no_grad():
+        middle = guide.median(*arguments)
+        draws = [guide(*arguments) for _ in range(args.chains)]
+    misfit = (predicted(middle)[0] - distances[i, j]).square().mean(-1).sqrt()
+    best = int(misfit.argmin())
+    for c, begin, error in zip(middle["c"].squeeze(-1), STARTS, misfit, strict=True):
+        print(f"  SVI from c = {begin:g}: c = {c:.2f}, distances off by {error:.2f}", flush=True)
+    return {name: torch.stack([draw[name][best] for draw in draws]) for name in middle}
+
+
+def sample(begin: Values, arguments: tuple[Any, ...], args: argparse.Namespace) -> tuple[Values, int]:
+    """Samples as ``(chains, samples, ...)`` and the number of divergences."""
+    kernel = NUTS(model, max_tree_depth=args.max_tree_depth, init_strategy=init_to_value(values=begin))
+    mcmc = MCMC(kernel, num_samples=args.num_samples, warmup_steps=args.warmup, disable_progbar=True)
+    mcmc.run(*arguments)
+    samples = {name: value.transpose(0, 1) for name, value in mcmc.get_samples().items()}
+    return samples, sum(map(len, mcmc.diagnostics()["divergences"].values()))
+
+
+def predicted(samples: Values) -> tuple[Tensor, Tensor]:
+    """Distances ``(..., pairs)`` of the points, without and with noise."""
+    ball = PoincareBall(samples["c"])
+    z = ball.from_normal_coords(None, samples["z_coords"])
+    i, j = pairs(z.shape[-2])
+    d = ball.dist(z[..., i, :], z[..., j, :])
+    return d, d + samples["noise"] * torch.randn_like(d)
+
+
+def health(samples: Values, distances: Tensor) -> dict[str, Any]:
+    """R-hat and effective samples of what is reported, and of the distances of all pairs."""
+    rows = {name: samples[name].squeeze(-1).log() for name in PRIOR}
+    result: dict[str, Any] = {}
+    for name, values in rows.items():
+        low, middle, high = values.flatten().exp().quantile(torch.tensor([0.05, 0.5, 0.95])).tolist()
+        result[name] = {
+            "quantiles": [low, middle, high],
+            "r_hat": split_gelman_rubin(values).item(),
+            "n_eff": effective_sample_size(values).item(),
+        }
+    d, replicated = predicted(samples)
+    i, j = pairs(len(distances))
+    observed = distances[i, j]
+    low, high = replicated.flatten(0, 1).quantile(torch.tensor([0.05, 0.95]), 0)
+    result["distances"] = {
+        "r_hat": split_gelman_rubin(d).max().item(),
+        "n_eff": effective_sample_size(d).min().item(),
+        "in_90%": ((low <= observed) & (observed <= high)).double().mean().item(),
+    }
+    return result
+
+
+def draw(posteriors: dict[int, Values], distances: Tensor, folder: Path) -> None:
+    """The posteriors of the curvature with its prior, and observed against predicted distances."""
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    colours = dict(zip(posteriors, ("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2"), strict=False))
+    figure, ax = plt.subplots(figsize=(5.4, 3.0), layout="constrained")
+    grid = torch.linspace(-4, 3, 300)
+    ax.fill_between(grid, dist.Normal(*PRIOR["c"]).log_prob(grid).exp(), color="0.88", label="prior")
+    for dim, samples in posteriors.items():
+        for k, chain in enumerate(samples["c"].squeeze(-1).log()):
+            label = f"d = {dim}, each chain" if k == 0 else None
+            ax.hist(chain.numpy(), bins=20, density=True, histtype="step", color=colours[dim], label=label)
+    ticks = [0.03, 0.1, 0.3, 1, 3, 10]
+    ax.set_xticks([math.log(c) for c in ticks], [f"{c:g}" for c in ticks])
+    ax.set(xlabel="curvature c (edges$^{-2}$)", ylabel="density of log c")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False)
+    figure.savefig(folder / "curvature_of_data.png", dpi=150)
+
+    figure, axes = plt.subplots(1, len(posteriors), figsize=(3.6 * len(posteriors), 3.4), sharey=True, squeeze=False)
+    i, j = pairs(len(distances))
+    for ax, (dim, samples) in zip(axes[0], posteriors.items(), strict=True):
+        replicated = predicted(samples)[1].flatten(0, 1)
+        low, middle, high = replicated.quantile(torch.tensor([0.05, 0.5, 0.95]), 0)
+        observed = distances[i, j]
+        ax.vlines(observed, low, high, color=colours[dim], alpha=0.15, lw=1)
+        ax.plot(observed, middle, ".", ms=2, color=colours[dim])
+        ax.axline((0, 0), slope=1, color="0.3", lw=0.8)
+        ax.set(xlabel="observed distance", title=f"d = {dim}")
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0, 0].set_ylabel("predicted, median and 90%")
+    figure.tight_layout()
+    figure.savefig(folder / "curvature_predicted.png", dpi=150)
+
+
+def main(args: argparse.Namespace) -> dict[str, Any]:
+    torch.set_default_dtype(torch.float64)
+    exact = leaf_distances(args.leaves, args.seed)
+    pyro.set_rng_seed(args.seed)
+    noise = args.noise * torch.randn(exact.shape).triu(1)
+    distances = (exact + noise + noise.mT).clamp(min=0)
+    i, j = pairs(args.leaves)
+    result: dict[str, Any] = {"options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}}
+    posteriors = {}
+    for dim in args.dims:
+        began = time.perf_counter()
+        print(f"d = {dim}", flush=True)
+        arguments = (args.chains, args.leaves, dim, distances[i, j])
+        pyro.clear_param_store()
+        samples, divergences = sample(fit(distances, dim, args), arguments, args)
+        row = health(samples, distances)
+        row |= {"divergences": divergences, "seconds": time.perf_counter() - began}
+        posteriors[dim] = samples
+        result[f"d={dim}"] = row
+        for name in PRIOR:
+            low, middle, high = row[name]["quantiles"]
+            marks = f"R-hat {row[name]['r_hat']:.2f}, n_eff {row[name]['n_eff']:.0f}"
+            print(f"  {name:7} {middle:.3f} ({low:.3f} to {high:.3f}), {marks}")
+        marks = f"R-hat up to {row['distances']['r_hat']:.2f}, n_eff from {row['distances']['n_eff']:.0f}"
+        print(f"  distances: {100 * row['distances']['in_90%']:.0f}% in their 90% intervals, {marks}")
+        print(f"  {divergences} divergences, {row['seconds']:.0f} s", flush=True)
+    args.output.mkdir(parents=True, exist_ok=True)
+    save_json(result, args.output / "curvature_of_data.json")
+    draw(posteriors, distances, args.output)
+    return result
+
+
+def parser() -> argparse.ArgumentParser:
+    style = argparse.ArgumentDefaultsHelpFormatter
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
+    p.add_argument("--leaves", type=int, default=60, help="of the tree")
+    p.add_argument("--noise", type=float, default=0.3, help="of the distances, in edges")
+    p.add_argument("--dims", type=int, nargs="+", default=[2, 5], help="dimensions of the space")
+    p.add_argument("--num-steps", type=int, default=800, help="of SVI")
+    p.add_argument("--chains", type=int, default=4, help="side by side")
+    p.add_argument("--warmup", type=int, default=100, help="steps of NUTS before the samples")
+    p.add_argument("--num-samples", type=int, default=100, help="per chain")
+    p.add_argument("--max-tree-depth", type=int, default=5, help="of NUTS")
+    p.add_argument("--seed", type=int, default=0, help="of the tree and of everything else random")
+    p.add_argument("--output", type=Path, default=Path("outputs/curvature_of_data"), help="folder of the results")
+    return p
+
+
+if __name__ == "__main__":
+    main(parser().parse_args())

@@ -1,0 +1,73 @@
+"""Points from their distances, without a search."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyro_hyperbolic.geometry import Lorentz, Manifold
+from pyro_hyperbolic.geometry.gromov import checked_distances
+
+
+@torch.no_grad()
+def hyperbolic_mds(distances: Tensor, dim: int, manifold: Manifold) -> Tensor:
+    r"""Classical scaling in hyperbolic space: points whose distances are those given, or near them.
+
+    On the hyperboloid of radius 1 the distances of points :math:`x_i = (t_i, s_i)` make the matrix
+
+    .. math:: \cosh(\sqrt c\, D) = t\,t^T - s\,s^T .
+
+    One eigenvector with a positive eigenvalue is :math:`t`, those of the ``dim`` most negative eigenvalues are the
+    columns of :math:`s`, each times the root of the size of its eigenvalue. With exact distances of points of
+    the space these are the points. Otherwise :math:`t` is computed from :math:`s`, which puts them on the hyperboloid.
+    Their centre, :math:`\sum x_i` scaled to the hyperboloid, is then moved to the origin. At ``c = 0`` this is
+    classical (Torgerson's) scaling.
+
+    Sala, De Sa, Gu and Ré, *Representation tradeoffs for hyperbolic embeddings* (2018), Section 4 (h-MDS). The cost is
+    one decomposition of an ``(N, N)`` matrix. With noise the largest distances count most, as
+    :math:`\cosh` grows: a start for a model of the noise, not an estimate to end with. The arithmetic is float64, which
+    ends at :math:`\sqrt c\, D` of about 30.
+
+    :param distances: all pairs, ``(N, N)``, symmetric, zero on the diagonal, with more than ``dim`` points.
+    :param dim: dimension of the space.
+    :param manifold: where to put the points, one curvature.
+
+    Returns ``(N, D)`` points of ``manifold``, in the dtype of ``distances`` (float64 for integers).
+
+    >>> from pyro_hyperbolic import PoincareBall
+    >>> ball = PoincareBall(1.0)
+    >>> points = torch.tensor([[0.3, 0.1], [-0.5, 0.2], [0.0, 0.7], [0.1, -0.4]], dtype=torch.float64)
+    >>> distances = ball.pairwise_dist(points, points)
+    >>> found = hyperbolic_mds(distances, 2, ball)
+    >>> torch.allclose(ball.pairwise_dist(found, found), distances)
+    True
+    """
+    if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
+        raise ValueError(f"hyperbolic_mds: dim must be an integer of at least 1, got {dim!r}.")
+    if not isinstance(manifold, Manifold) or manifold.batch_shape.numel() != 1:
+        raise ValueError(
+            f"hyperbolic_mds: manifold must be a manifold of one curvature, got {manifold!r}; pass for example"
+            " PoincareBall(c=1.0)."
+        )
+    d = checked_distances(distances, fewest=dim + 1)
+    c = torch.as_tensor(manifold.c).detach().double().reshape(()).to(d.device)
+    coords = _flat(d, dim) if c == 0 else _curved(d, dim, c)
+    dtype = distances.dtype if distances.is_floating_point() else torch.float64
+    return manifold.from_normal_coords(None, coords).to(dtype)
+
+
+def _curved(d: Tensor, dim: int, c: Tensor) -> Tensor:
+    """Normal coordinates at the centre of the points."""
+    values, vectors = torch.linalg.eigh(torch.cosh(c.sqrt() * d))  # ascending
+    s = vectors[:, :dim] * (-values[:dim]).clamp(min=0).sqrt()
+    x = torch.cat([(1 + s.square().sum(-1, keepdim=True)).sqrt(), s], -1)
+    centre = x.sum(0)
+    centre = centre / (centre[0].square() - centre[1:].square().sum()).sqrt()
+    return Lorentz(1.0).to_normal_coords(centre, x) / c.sqrt()
+
+
+def _flat(d: Tensor, dim: int) -> Tensor:
+    square = d.square()
+    gram = -0.5 * (square - square.mean(0) - square.mean(1, keepdim=True) + square.mean())
+    values, vectors = torch.linalg.eigh(gram)
+    return (vectors[:, -dim:] * values[-dim:].clamp(min=0).sqrt()).flip(-1)

@@ -1,0 +1,160 @@
+"""Points as functions of their normal coordinates at the origin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import biject_to, constraints
+
+from pyro_hyperbolic.distributions import ExpMapTransform, FlatTransform
+from pyro_hyperbolic.distributions.base import ManifoldNormal, base_law
+from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.infer.match import manifold_of
+from pyro_hyperbolic.infer.reparam.site import PointReparam, wrapped_as
+from pyro_hyperbolic.ops.checks import inspectable
+
+
+class ManifoldReparam(PointReparam):
+    r"""Draws a point as a function of its normal coordinates at the origin.
+
+    .. math::
+
+        z = \exp_0(v/2), \qquad
+        \log p(v) = \log p(z) + (d - 1) \log\frac{\sinh(\sqrt{c}\,|v|)}{\sqrt{c}\,|v|}
+
+    The site ``"<name>_coords"`` is :math:`v`, ``(..., d)``, with its density with respect to Lebesgue measure, and the
+    site itself becomes a function of it and of the present curvature. Neither :math:`\mathbb{R}^d` nor
+    its measure depends on ``c``, so every algorithm of Pyro is right for a curvature that is drawn or learned.
+    It takes any distribution on a manifold; where a factor is a sphere :math:`v` is the vector of
+    :class:`~pyro_hyperbolic.distributions.FlatTransform`, since normal coordinates are not one-to-one there. This is the centred form, for points about which
+    the data say much; :class:`WrappedNormalReparam` and :class:`RiemannianNormalReparam` are the others.
+
+    **Observed points.** Coordinates that are given as data have a likelihood with respect to a measure that does not
+    depend on ``c`` either: on the ball the site gets its density with respect to Lebesgue measure of the coordinates
+    (``lebesgue_log_prob``). A point of the hyperboloid lies on one hyperboloid only and leaves ``c`` no
+    choice; that is an error.
+
+    ``to_event``, ``mask``, ``expand`` and initial values are respected:
+
+    >>> import pyro
+    >>> from pyro_hyperbolic import PoincareBall
+    >>> from pyro_hyperbolic.distributions import WrappedNormal
+    >>> def model():
+    ...     c = pyro.sample("c", dist.LogNormal(0.0, 0.5))
+    ...     with pyro.plate("data", 3):
+    ...         return pyro.sample("z", WrappedNormal(torch.zeros(2), 1.0, PoincareBall(c)))
+    >>> reparametrised = pyro.poutine.reparam(model, config={"z": ManifoldReparam()})
+    >>> trace = pyro.poutine.trace(reparametrised).get_trace()
+    >>> trace.stochastic_nodes, trace.nodes["z_coords"]["value"].shape
+    (['c', 'data', 'z_coords'], torch.Size([3, 2]))
+    """
+
+    suffix = "coords"
+
+    def site(self, name: str, fn: Any) -> Any:
+        law = base_law(fn)
+        support = manifold_of(law)
+        if support is None:
+            raise ValueError(
+                f"site {name!r} is drawn from {type(law).__name__}, which is no distribution of points of a manifold;"
+                " take it out of the config of poutine.reparam."
+            )
+        return NormalCoordinates(law, support.manifold, validate_args=False)
+
+    def to_point(self, fn: Any, value: Tensor) -> Tensor:
+        return self._map(fn)(value)
+
+    def from_point(self, fn: Any, point: Tensor) -> Tensor:
+        return self._map(fn).inv(point)
+
+    def observed(self, msg: Any) -> Any:
+        law = base_law(msg["fn"])
+        manifold = self._map(law).manifold
+        dim = manifold.intrinsic_dim(law.event_shape[-1])
+        if manifold.ambient_dim(dim) != dim or not isinstance(law, ManifoldNormal):
+            raise ValueError(
+                f"site {msg['name']!r} observes a point of {manifold!r}, whose curvature is not fixed."
+                " Points of a hyperboloid or a sphere determine it; observe points of the ball, with WrappedNormal or"
+                " RiemannianNormal, or functions of points such as distances."
+            )
+        return {**msg, "fn": wrapped_as(msg["fn"], BallCoordinates(law, validate_args=False))}
+
+    def _map(self, fn: Any) -> ExpMapTransform | FlatTransform:
+        support = manifold_of(base_law(fn))
+        assert support is not None  # for the type checker: site() refuses the others
+        return biject_to(support)
+
+
+class NormalCoordinates(dist.TorchDistribution):
+    """The normal coordinates at the origin of a point, with respect to Lebesgue measure.
+
+    :param law: the distribution of the point.
+    :param manifold: where it lives.
+    """
+
+    arg_constraints: dict[str, Any] = {}
+    support = constraints.real_vector
+
+    def __init__(self, law: Any, manifold: Manifold, validate_args: bool | None = None) -> None:
+        self.law, self.manifold = law, manifold
+        self.has_rsample = law.has_rsample
+        size = manifold.intrinsic_dim(law.event_shape[-1])
+        super().__init__(law.batch_shape, torch.Size([size]), validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> NormalCoordinates:
+        return NormalCoordinates(self.law.expand(batch_shape), self.manifold, validate_args=False)
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        with torch.no_grad():
+            return self.manifold.to_flat(self.law.sample(sample_shape))
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        return self.manifold.to_flat(self.law.rsample(sample_shape))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        chart = biject_to(on_manifold(self.manifold))
+        if isinstance(self.law, ManifoldNormal) and isinstance(chart, ExpMapTransform):
+            density = self.law._log_density(self._coords_at_loc(value))
+        else:
+            density = self.law.log_prob(chart(value))
+        return density + chart.log_abs_det_jacobian(value, value)
+
+    def _coords_at_loc(self, value: Tensor) -> Tensor:
+        """Without the point itself, whose coordinates may not reach as far as an algorithm goes."""
+        loc = self.law.loc
+        m = self.manifold.to_normal_coords(None, loc)
+        if not loc.requires_grad and loc.device.type == "cpu" and inspectable(m) and not m.any():
+            return value  # at the origin: half of the work
+        return self.manifold.recentre(m, value)
+
+
+class BallCoordinates(dist.TorchDistribution):
+    """A point of the ball, with respect to Lebesgue measure of its coordinates.
+
+    :param law: the distribution of the point.
+    """
+
+    arg_constraints: dict[str, Any] = {}
+    has_rsample = True
+
+    def __init__(self, law: ManifoldNormal, validate_args: bool | None = None) -> None:
+        self.law = law
+        super().__init__(law.batch_shape, law.event_shape, validate_args=validate_args)
+
+    @constraints.dependent_property(is_discrete=False, event_dim=1)
+    def support(self) -> constraints.Constraint:
+        return self.law.support
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> BallCoordinates:
+        return BallCoordinates(self.law.expand(batch_shape), validate_args=False)
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        return self.law.rsample(sample_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        # A copy has no home: this measure may meet it in every curvature.
+        return self.law.lebesgue_log_prob(value.clone())

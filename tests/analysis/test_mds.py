@@ -1,0 +1,79 @@
+"""Points from their distances."""
+
+import networkx
+import pytest
+import torch
+
+from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic.analysis import hyperbolic_mds
+from pyro_hyperbolic.datasets import graph_distances
+from tests.helpers import same
+
+
+def points(space, dim, count=20, spread=0.8):
+    generator = torch.Generator().manual_seed(dim)
+    return space.from_normal_coords(None, spread * torch.randn(count, dim, dtype=torch.float64, generator=generator))
+
+
+def misfit(space, found, distances):
+    return (space.pairwise_dist(found, found) - distances).square().mean().sqrt().item()
+
+
+@pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
+@pytest.mark.parametrize("c", [1e-2, 1.0, 5.0, torch.tensor([0.7], dtype=torch.float64)])
+@pytest.mark.parametrize("dim", [1, 2, 5])
+def test_exact_distances(chart, c, dim):
+    space = chart(c)
+    distances = space.pairwise_dist(points(space, dim), points(space, dim))
+    found = hyperbolic_mds(distances, dim, space)
+    assert found.shape == (20, space.ambient_dim(dim))
+    same(space.pairwise_dist(found, found), distances, 1e-6 if c == 1e-2 else 1e-8)
+    # The centre of the hyperboloid's points is the origin.
+    x = found if chart is Lorentz else Lorentz(c).from_poincare(found)
+    same(x.mean(0)[1:], torch.zeros(dim), 1e-9)
+
+
+def test_flat_space():
+    space = PoincareBall(0.0)
+    x = points(space, 3)
+    distances = space.pairwise_dist(x, x)
+    same(space.pairwise_dist(*[hyperbolic_mds(distances, 3, space)] * 2), distances, 1e-9)
+
+
+def test_noise_is_passed_on_but_not_blown_up():
+    space = PoincareBall(1.0)
+    x = points(space, 2)
+    distances = space.pairwise_dist(x, x)
+    noise = 0.05 * torch.randn(20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).triu(1)
+    noisy = (distances + noise + noise.mT).clamp(min=0)
+    assert misfit(space, hyperbolic_mds(noisy, 2, space), distances) < 0.1
+
+
+def test_a_tree_fits_a_curved_space_better():
+    distances = graph_distances(networkx.balanced_tree(2, 4))
+    curved, flat = PoincareBall(1.0), PoincareBall(0.0)
+    errors = [misfit(space, hyperbolic_mds(distances, 2, space), distances) for space in (curved, flat)]
+    assert errors[0] < 0.85 * errors[1]
+
+
+def test_dtypes():
+    space = PoincareBall(1.0)
+    x = points(space, 2)
+    distances = space.pairwise_dist(x, x)
+    assert hyperbolic_mds(distances.float(), 2, space).dtype == torch.float32
+    assert hyperbolic_mds(graph_distances(networkx.path_graph(5)).long(), 2, space).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((torch.zeros(3, 2), 2, PoincareBall(1.0)), "distances must be a square tensor"),
+        ((torch.ones(3, 3).fill_diagonal_(0), 3, PoincareBall(1.0)), "distances must be of at least 4 points, got 3"),
+        ((torch.ones(5, 5).fill_diagonal_(0), 0, PoincareBall(1.0)), "dim must be an integer of at least 1, got 0"),
+        ((torch.ones(5, 5).fill_diagonal_(0), 2, PoincareBall(torch.ones(2))), "manifold of one curvature"),
+        ((torch.ones(5, 5).fill_diagonal_(0), 2, 1.0), "manifold of one curvature, got 1.0"),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        hyperbolic_mds(*arguments)

@@ -1,0 +1,41 @@
+"""``examples/curvature_of_data.py`` with tiny settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+TINY = "--leaves 8 --dims 2 3 --num-steps 30 --warmup 3 --num-samples 4 --chains 2 --max-tree-depth 2"
+
+
+@pytest.fixture(autouse=True)
+def _dtype() -> Iterator[None]:
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(scope="module")
+def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
+    return load_example("curvature_of_data")
+
+
+def test_it_runs(example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = example.main(example.parser().parse_args([*TINY.split(), "--output", str(tmp_path)]))
+    names = ["curvature_of_data.json", "curvature_of_data.png", "curvature_predicted.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert json.loads((tmp_path / names[0]).read_text()).keys() == result.keys()
+    assert result.keys() == {"options", "d=2", "d=3"}
+    assert "divergences" in capsys.readouterr().out
+
+
+def test_distances_are_those_of_a_tree(example: ModuleType) -> None:
+    distances = example.leaf_distances(12, 0)
+    assert distances.shape == (12, 12)
+    from pyro_hyperbolic.geometry import delta_hyperbolicity
+
+    assert delta_hyperbolicity(distances).delta < 1e-9
