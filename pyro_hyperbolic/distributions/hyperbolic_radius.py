@@ -119,11 +119,13 @@ class HyperbolicRadius(TorchDistribution):
 
     def _stretch(self, rho: Tensor) -> Tensor:
         """The scaled radius of the same quantile as the length of white noise, divided by that."""
-        return stretch(*torch.broadcast_tensors(rho, self._q), self.dim)
+        rho, q = torch.broadcast_tensors(rho, self._q)
+        return stretch(rho, q, self.dim)
 
     def _length_of_noise(self, y: Tensor) -> Tensor:
         """The inverse: the length of white noise from the scaled radius; no derivatives."""
-        return length_of_noise(*torch.broadcast_tensors(y, self._q), self.dim)
+        y, q = torch.broadcast_tensors(y, self._q)
+        return length_of_noise(y, q, self.dim)
 
     def _outer(self, score: float) -> Tensor:
         """A bound of the quantile at a normal score."""

@@ -50,7 +50,7 @@ def _kl_wrapped_wrapped(p: WrappedNormal, q: WrappedNormal) -> Tensor:
 @register_kl(RiemannianNormal, RiemannianNormal)
 def _kl_riemannian_riemannian(p: RiemannianNormal, q: RiemannianNormal) -> Tensor:
     _check_means(p, q)
-    terms = [a._divergence(b) for a, b in zip(p._radii, q._radii, strict=True)]  # type: ignore[arg-type]
+    terms = [a._divergence(b) for a, b in zip(p._radii, q._radii, strict=True)]
     return functools.reduce(torch.add, terms).to(p.loc.dtype)
 
 

@@ -129,7 +129,7 @@ class AngularDistribution(ManifoldNormal):
 
 
 class VonMisesFisher(AngularDistribution):
-    r"""The von Mises-Fisher distribution :math:`p(z) \propto e^{\kappa\cos\theta}`, :math:`\theta` the angle to ``loc``.
+    r"""The von Mises-Fisher distribution, :math:`p(z) \propto e^{\kappa\cos\theta}` for the angle to ``loc``.
 
     With respect to the Riemannian volume. A sample is drawn by inversion of the distribution function of the angle, so
     that its derivatives in :math:`\kappa` are right: the usual sampler by rejection ignores the acceptance step.
@@ -161,7 +161,7 @@ class VonMisesFisher(AngularDistribution):
 
 
 class PowerSpherical(AngularDistribution):
-    r"""The power spherical distribution :math:`p(z) \propto (1 + \cos\theta)^\kappa`, :math:`\theta` the angle to ``loc``.
+    r"""The power spherical distribution, :math:`p(z) \propto (1 + \cos\theta)^\kappa` for the angle to ``loc``.
 
     De Cao and Aziz, *The power spherical distribution* (2020). Close to :class:`VonMisesFisher`, with normaliser and
     entropy in closed form. With respect to the Riemannian volume; samples as there.

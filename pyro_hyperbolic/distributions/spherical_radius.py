@@ -26,8 +26,8 @@ class SphericalRadius(TorchDistribution):
         \left(\frac{\sin(\sqrt{c}\,r)}{\sqrt{c}}\right)^{d-1}, \quad 0 \le r \le \frac{\pi}{\sqrt c}
 
     :math:`Z_r` and the quantiles come from the tables of :mod:`pyro_hyperbolic.ops.polar`. As ``c`` goes to 0 it is
-    :math:`\sigma` times a chi variable with ``d`` degrees of freedom; as :math:`\sigma` grows it becomes the distance of
-    a uniform point.
+    :math:`\sigma` times a chi variable with ``d`` degrees of freedom; as :math:`\sigma` grows it becomes the distance
+    of a uniform point.
 
     :param dim: dimension ``d >= 1`` of the sphere.
     :param scale: :math:`\sigma > 0`.

@@ -63,6 +63,11 @@ def space(x: Tensor) -> Tensor:
     return x[..., 1:]
 
 
+def minkowski(u: Tensor, v: Tensor) -> Tensor:
+    """:math:`-u_0 v_0 + \\langle u_s, v_s \\rangle`."""
+    return dot(space(u), space(v)) - dot(time(u), time(v))
+
+
 def large_norm(v: Tensor) -> Tensor:
     """Euclidean norm over the last dimension, which is kept, without overflow; derivative 0 at 0."""
     scale = v.detach().abs().amax(-1, keepdim=True).clamp(min=1.0)
@@ -231,11 +236,11 @@ def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
     past = far & (lost | ((gx / h) * (gy / h) < _CANCELLED))
     # Divided by y_0, so that it does not overflow.
     product = dot(root(c, y) * space(y) / gy, space(v)).unsqueeze(-1) - time(v)
-    minkowski = v + 0.5 * root(c, x) * product * torch.where(past, gy / h, 0.0) / h * (x + y)
+    straight = v + 0.5 * root(c, x) * product * torch.where(past, gy / h, 0.0) / h * (x + y)
     whole = past | lost
     components = torch.where(whole, 0.0, coframe(x, v, c))
     carried = frame(y, gyrate(by, 2 / (1 + gy), -bx, 2 / (1 + gx), components, c), c)
-    return torch.where(whole, minkowski, carried)
+    return torch.where(whole, straight, carried)
 
 
 def geodesic(t: float | Tensor, x: Tensor, y: Tensor, c: Curvature) -> Tensor:
@@ -258,8 +263,7 @@ def antipode(x: Tensor) -> Tensor:
 
 def mobius_coadd(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     r"""Twice the midpoint, :math:`(x + y) / 2\cosh(\sqrt{c}\,d(x, y)/2)`."""
-    t = half_sinh(x, y, c)
-    midpoint = (x + y) / (2 * torch.hypot(t, torch.ones_like(t)))
+    midpoint = (x + y) / (2 * cosh_of(half_chord(x, y, c)[0], c))
     return from_normal_coords0(2 * to_normal_coords0(midpoint, c), c)
 
 

@@ -253,18 +253,18 @@ class Manifold(ABC):
         return (weights * across).sum(-2, keepdim=True) * eye + along
 
     def conditioning(self, x: Tensor) -> Tensor:
-        r"""How much the rounding of coordinates is magnified at ``x``: :math:`\cosh(\sqrt{c}\,d(0, x))`, 1 on a sphere."""
+        r"""How much rounding is magnified at ``x``: :math:`\cosh(\sqrt{c}\,d(0, x))`, 1 on a sphere."""
         distance = self.dist0(x).unsqueeze(-1)
         if self.sign < 0:
             return torch.ones_like(distance).squeeze(-1)
         return cosh_sqrt(self.opposite(distance) * distance.square()).squeeze(-1)
 
     def base_point_variation(self, m: Tensor, v: Tensor, dm: Tensor) -> Tensor:
-        """How normal coordinates ``v`` change as their base point moves; see :mod:`pyro_hyperbolic.geometry.variation`."""
+        """How normal coordinates ``v`` change as their base moves; see :mod:`pyro_hyperbolic.geometry.variation`."""
         return base_point_variation(m, v, dm, self.opposite(m), self.sign)
 
     def recentre(self, m: Tensor, v: Tensor) -> Tensor:
-        """Normal coordinates, at the point with coordinates ``m`` at the origin, of the one with coordinates ``v`` there.
+        """Normal coordinates, at the point with coordinates ``m`` at the origin, of the one with ``v`` there.
 
         In hyperbolic space without the points themselves: see :mod:`pyro_hyperbolic.geometry.recentre`.
         """

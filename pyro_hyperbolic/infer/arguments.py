@@ -31,3 +31,10 @@ def signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 f" {type(x).__name__}; turn it into a tensor."
             )
     return spec, tuple((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in flat)
+
+
+def step_on(step: Callable[..., Tensor], batch: Any, **options: Any) -> Tensor:
+    """``step`` with what a loader yields: one argument, a tuple or list of them, or a dictionary of keywords."""
+    if isinstance(batch, dict):
+        return step(**batch, **options)
+    return step(*batch, **options) if isinstance(batch, (tuple, list)) else step(batch, **options)

@@ -20,8 +20,9 @@ from pyro_hyperbolic.infer.arguments import split_tensors
 from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.infer.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.fast_svi import FastSVI
-from pyro_hyperbolic.infer.functional import Parameters, Program, Unvalidated, captured_parameters
+from pyro_hyperbolic.infer.functional import Found, Parameters, Program, unknown_parameter
 from pyro_hyperbolic.infer.marginal import log_marginal_likelihood
+from pyro_hyperbolic.infer.modes import Unvalidated
 from pyro_hyperbolic.infer.optimiser import Factory
 from pyro_hyperbolic.infer.processes import lost_processes
 from pyro_hyperbolic.infer.tensor_elbo import TensorLoss
@@ -183,9 +184,10 @@ class DistributedSVI(FastSVI):
         self._sites = batch.sites
         return loss
 
-    def _first_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        self._begin(args, kwargs)
-        return self._step(*args, **kwargs)
+    def _ordinary_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], validated: bool = False) -> Tensor:
+        if self._optimiser is None:
+            self._begin(args, kwargs)
+        return self._shared_step(args, kwargs)
 
     def _discover(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._begin(args, kwargs)
@@ -231,10 +233,10 @@ class DistributedSVI(FastSVI):
         states = []
         # In one process the first step is the first run; a state is loaded after it.
         for _ in range(2 if self._pending is None else 1):
-            with aside(), captured_parameters(self.model, self.guide) as found:
+            with aside(), Found(self.model, self.guide) as found:
                 self._loss_of_rows(self.model, self.guide, *args, **kwargs)
                 states.append(_random_state(self._channel))
-        parameters: Parameters = found["parameters"]
+        parameters = found.parameters
         if parameters.without_module():
             raise ValueError(
                 f"the parameters {parameters.without_module()} belong to no module; make them parameters of one."
@@ -263,7 +265,7 @@ class DistributedSVI(FastSVI):
         Sharing(evaluate, self.plate, self._parameters, lambda: _random_state(self._device)).check(total)
         self._sharable = total >= 3
 
-    def _step(self, *args: Any, **kwargs: Any) -> Tensor:
+    def _shared_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         assert self._parameters is not None
         assert self._optimiser is not None
         try:
@@ -282,8 +284,7 @@ class DistributedSVI(FastSVI):
         (self.world * loss).backward()
         self._sum(torch.zeros_like(total), repr(sorted(self._graded_here)))
         self._check_what_is_new(args, kwargs)
-        self._as_stock(used)
-        self._optimiser.step()
+        self._apply_gradients(used)
         return total
 
     def _own_part(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, set[str]]:
@@ -292,11 +293,12 @@ class DistributedSVI(FastSVI):
         assert self._optimiser is not None
         assert self._module is not None
         self._optimiser.zero_grad()
-        with pyro.validation_enabled(False), self._parameters.only_these() as these, Unvalidated():
+        found = Found(self.model, self.guide, known=self._parameters)
+        with pyro.validation_enabled(False), found, Unvalidated():
             loss = self._module(*args, **kwargs)
-        tensors = self._parameters.tensors
-        used = {name for name, t in tensors.items() if id(t) in these.used}
-        return loss, used
+        if found.new:
+            raise unknown_parameter(found.new[0])
+        return loss, found.used(self._parameters)
 
     def _check_what_is_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         assert self._parameters is not None

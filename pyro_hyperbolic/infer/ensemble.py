@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyro
@@ -13,18 +13,13 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from pyro_hyperbolic.infer.arguments import signature, split_tensors
+from pyro_hyperbolic.infer.arguments import signature, split_tensors, step_on
 from pyro_hyperbolic.infer.aside import aside
-from pyro_hyperbolic.infer.functional import (
-    OutOfPlaceRandom,
-    Parameters,
-    Program,
-    captured_parameters,
-    compile_function,
-    explained,
-)
+from pyro_hyperbolic.infer.compiled import compile_function, explained
+from pyro_hyperbolic.infer.functional import Found, Parameters, Program
 from pyro_hyperbolic.infer.graphs import CapturedStep
 from pyro_hyperbolic.infer.marginal import iwae_estimates, log_weights
+from pyro_hyperbolic.infer.modes import OutOfPlaceRandom
 from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
 from pyro_hyperbolic.infer.watch import NaNWatch
@@ -37,10 +32,12 @@ class EnsembleSVI:
 
     The members' parameters are stacked, and each member's own become views of the stack: every member stays an ordinary
     module that is always current, and can be used, saved and evaluated by itself. So do the buffers in which members
-    differ; those that are equal in all members at the first step are read from the first one. Members may differ in
-    the values of their parameters and buffers (seeds, curvatures, prior scales), not in Python attributes: the first
-    step compares each member's loss in the ensemble with its loss alone and names a member that differs. Gradients,
-    clipping and the optimiser act on each member apart, so that one that diverges does not disturb the others.
+    differ or that the programs change (statistics of batches); the others are read from the first member. Members may
+    differ in the values of their parameters and buffers (seeds, curvatures, prior scales), not in Python attributes:
+    the first step compares each member's loss in the ensemble with its loss alone and names a member that differs.
+    Gradients, clipping and the optimiser act on each member apart, so that one that diverges does not disturb the
+    others. Parameters without ``requires_grad`` and those that have no gradient are left alone, as by ``SVI``. The
+    state is that of :meth:`state_dict`; ``optim.get_state()``, which knows no members, refuses to give it.
 
     :param members: pairs ``(model, guide)`` of modules, or of methods of modules.
     :param optim: as for :class:`FastSVI`.
@@ -94,7 +91,10 @@ class EnsembleSVI:
         self._pending: dict[str, Any] | None = None
         self._ratio: Tensor | None = None
         self._invalid: set[int] = set()
-        self._functions: dict[Any, Callable[..., Any]] = {}
+        self._functions: dict[Any, tuple[Callable[..., Any], set[str], set[str]]] = {}
+        self._graded: set[str] = set()
+        self._changed: set[str] = set()
+        self._begun: set[Any] = set()
         self._captured: dict[Any, CapturedStep] = {}
 
     def __len__(self) -> int:
@@ -105,15 +105,15 @@ class EnsembleSVI:
 
         :param args: tensors with a leading dimension over members, or, with ``shared``, the same for all.
         """
-        fresh = self._optimiser is None
-        if fresh:
+        if self._optimiser is None:
             self._set_up(args, kwargs, shared)
         elif self.steps % self.validate_every == 0:
             self._validate(self.steps // self.validate_every % len(self), args, kwargs, shared)
-        # The first step is not captured: it compiles, and makes the state of the optimiser, which a capture must find.
+        self._take_over_changes()
         assert self._optimiser is not None
-        if self._optimiser.captured and not fresh and self._optimiser.torch.state:
-            key = self._key(args, kwargs, shared)
+        key = self._key(args, kwargs, shared)
+        # The first step of a kind is not captured: it makes the state of the optimiser, which a capture must find.
+        if self._optimiser.captured and key in self._begun:
             if key not in self._captured:
                 options = kwargs | {"shared": shared}
                 with explained("captured in a CUDA graph", "use capture=False"):
@@ -121,15 +121,26 @@ class EnsembleSVI:
             losses = self._captured[key].replay(args, kwargs | {"shared": shared})
         else:
             losses = self._step(*args, shared=shared, **kwargs)
+            self._begun.add(key)
         self.steps += 1
         self._watch.see(losses, self.steps)
         return losses
+
+    def run(self, batches: Iterable[Any], *, shared: bool = False) -> Tensor:
+        """A step for each of the batches; the losses ``(steps, E)``.
+
+        :param batches: arguments of :meth:`step`: a tuple holds several, a dictionary keywords.
+        """
+        losses = [step_on(self.step, batch, shared=shared) for batch in batches]
+        return torch.stack(losses) if losses else torch.empty(0, len(self))
 
     def evaluate_loss(self, *args: Any, shared: bool = False, **kwargs: Any) -> Tensor:
         """The losses ``(E,)`` without a step."""
         if self._optimiser is None:
             self._set_up(args, kwargs, shared)
-        return self._evaluate(args, kwargs, shared, self.randomness)
+        losses, buffers = self._evaluate(args, kwargs, shared, self.randomness)
+        self._load_buffers(buffers)
+        return losses
 
     @torch.no_grad()
     def log_marginal_likelihood(
@@ -182,15 +193,35 @@ class EnsembleSVI:
     def _detached(self) -> dict[str, Tensor]:
         return {name: t.detach() for name, t in self.parameters.items()}
 
+    def _load_buffers(self, values: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, value in values.items():
+                self.buffers[name].copy_(value)
+
+    def _take_over_changes(self) -> None:
+        """What has happened to the optimiser since the last step."""
+        assert self._optimiser is not None
+        if self._optimiser.optim is not self.optim:
+            self._optimiser = self._make_optimiser()
+            self._forget_graphs()
+        elif self._optimiser.sync():
+            self._forget_graphs()
+
+    def _forget_graphs(self) -> None:
+        """A captured graph writes to the state it was captured with; another one has to be made first."""
+        self._captured.clear()
+        self._begun.clear()
+
     def _set_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
         found = []
         # One after the other, so that parameters that are drawn when the programs first run differ between members.
         with aside():
             for i, (model, guide) in enumerate(self.members):
                 own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
-                with pyro.get_param_store().scope(), captured_parameters(model, guide) as result:
+                with pyro.get_param_store().scope(), Found(model, guide, undo=True) as result:
                     self.loss(model, guide, *own_args, **own_kwargs)
-                found.append(result["parameters"])
+                found.append(result.parameters)
+                self._changed |= result.changed(found[-1])
         self._check_structure(found)
         self._template = found[0]
         for name in found[0].tensors:
@@ -200,7 +231,7 @@ class EnsembleSVI:
                 other.tensors[name].data = stack.data[i]
         own_buffers = [other.buffers for other in found]
         for name, first in own_buffers[0].items():
-            if any(not torch.equal(first, buffers[name]) for buffers in own_buffers):
+            if name in self._changed or any(not torch.equal(first, buffers[name]) for buffers in own_buffers):
                 stack = torch.stack([buffers[name] for buffers in own_buffers])
                 self.buffers[name] = stack
                 for i, buffers in enumerate(own_buffers):
@@ -208,17 +239,22 @@ class EnsembleSVI:
         _warn_of_attributes(found)
         # A step that is refused leaves no optimiser behind, so that the next one is checked again.
         self._check_members(args, kwargs, shared)
-        optimiser = OneOptimiser(self.optim, self.parameters, found[0].names, self.capture, stacked=True)
+        optimiser = self._make_optimiser()
         self._watch = NaNWatch()
+        if self._pending is not None:
+            self._apply_pending(optimiser)
+        self._optimiser = optimiser
+
+    def _make_optimiser(self) -> OneOptimiser:
+        names = self._parts()[0].names
+        optimiser = OneOptimiser(self.optim, self.parameters, names, self.capture, stacked=True)
         if self.learning_rates is not None:
-            rates = {float(group.get("initial_lr", group["lr"])) for group in optimiser.torch.param_groups}
+            rates = optimiser.start_rates
             if len(rates) > 1 or 0.0 in rates:
                 raise ValueError("learning_rates need an optim with one positive learning rate for all parameters.")
             device = next(iter(self.parameters.values())).device
             self._ratio = self.learning_rates.to(device) / rates.pop()
-        if self._pending is not None:
-            self._apply_pending(optimiser)
-        self._optimiser = optimiser
+        return optimiser
 
     @staticmethod
     def _check_structure(found: list[Parameters]) -> None:
@@ -248,7 +284,7 @@ class EnsembleSVI:
         own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
         model, guide = self.members[i]
         try:
-            with aside(), pyro.get_param_store().scope():
+            with aside(), pyro.get_param_store().scope(), Found(model, guide, undo=True):
                 self.loss(model, guide, *own_args, **own_kwargs)
         except ValueError as error:
             self._invalid.add(i)
@@ -258,11 +294,11 @@ class EnsembleSVI:
         with aside():
             seed = torch.initial_seed()
             torch.manual_seed(seed)
-            together = self._evaluate(args, kwargs, shared, "same")
+            together, _ = self._evaluate(args, kwargs, shared, "same")
             for i, (model, guide) in enumerate(self.members):
                 own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
                 torch.manual_seed(seed)
-                with pyro.get_param_store().scope(), OutOfPlaceRandom():
+                with pyro.get_param_store().scope(), OutOfPlaceRandom(), Found(model, guide, undo=True):
                     alone = self.loss(model, guide, *own_args, **own_kwargs)
                 if not torch.allclose(together[i].double(), alone.double(), _EQUAL, _EQUAL, equal_nan=True):
                     raise ValueError(
@@ -294,50 +330,83 @@ class EnsembleSVI:
         self._pending = None
         self._watch = NaNWatch()
         self._invalid.clear()
-        # A captured graph writes to the state it was captured with.
-        self._captured.clear()
+        self._graded = {name for name, t in self.parameters.items() if optimiser.torch.state.get(t)}
+        self._forget_graphs()
 
-    def _member_loss(self, rebuild: Callable[..., Any]) -> Callable[..., Tensor]:
+    def _member_loss(self, rebuild: Callable[..., Any], used: set[str]) -> Callable[..., Any]:
+        """The loss of one member as a function of what is trained of it and the rest, with its new buffers."""
         template, (model, guide) = self._parts()
 
-        def loss(values: dict[str, Tensor], buffers: dict[str, Tensor], inputs: list[Tensor]) -> Tensor:
+        def loss(trained: dict[str, Tensor], fixed: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Any) -> Any:
             args, kwargs = rebuild(inputs)
-            with template.replaced(values, buffers):
-                return self.loss(model, guide, *args, **kwargs)
+            with template.replaced(trained | fixed, buffers, self._changed) as run:
+                result = self.loss(model, guide, *args, **kwargs)
+            used.update(run.used)
+            return result, run.buffers
 
         return loss
 
+    def _values(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The parameters that are trained, and those that are not."""
+        tensors, values = self._parts()[0].tensors, self._detached()
+        trained = {name: value for name, value in values.items() if tensors[name].requires_grad}
+        return trained, {name: value for name, value in values.items() if name not in trained}
+
     @torch.no_grad()
-    def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool, randomness: str) -> Tensor:
+    def _evaluate(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool, randomness: str
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         inputs, rebuild = split_tensors(args, kwargs)
-        function = vmap(self._member_loss(rebuild), in_dims=(0, 0, None if shared else 0), randomness=randomness)
+        function = vmap(
+            self._member_loss(rebuild, set()), in_dims=(0, 0, 0, None if shared else 0), randomness=randomness
+        )
         with pyro.validation_enabled(False), explained("run as one ensemble", "train the members by FastSVI"):
-            return function(self._detached(), self.buffers, inputs)
+            return function(*self._values(), self.buffers, inputs)
 
     def _step(self, *args: Any, shared: bool, **kwargs: Any) -> Tensor:
         assert self._optimiser is not None
         inputs, rebuild = split_tensors(args, kwargs)
-        values = self._detached()
+        values = self._values()
         key = self._key(args, kwargs, shared)
         if key not in self._functions:
+            used: set[str] = set()
             function = vmap(
-                grad_and_value(self._member_loss(rebuild)),
-                in_dims=(0, 0, None if shared else 0),
+                grad_and_value(self._member_loss(rebuild, used), has_aux=True),
+                in_dims=(0, 0, 0, None if shared else 0),
                 randomness=self.randomness,
             )
             if self.compile:
                 with explained("compiled", "use compile=False"):
-                    function = compile_function(function, values, self.buffers, inputs)
-            self._functions[key] = function
+                    function = compile_function(function, *values, self.buffers, inputs)
+            self._functions[key] = function, used, self._with_gradient(args, kwargs, shared)
+        function, used, graded = self._functions[key]
         with pyro.validation_enabled(False):
-            gradients, losses = self._functions[key](values, self.buffers, inputs)
+            gradients, (losses, buffers) = function(*values, self.buffers, inputs)
+        self._load_buffers(buffers)
+        self._graded |= graded
         for name, tensor in self.parameters.items():
-            tensor.grad = gradients[name].contiguous()
+            # As FastSVI does; here what has no gradient comes as zeros.
+            stepped = name in graded or (name in used and name in self._graded)
+            tensor.grad = gradients[name].contiguous() if stepped else None
         before = None if self._ratio is None else [t.detach().clone() for t in self.parameters.values()]
         self._optimiser.step()
         if before is not None:
             self._rescale(before)
         return losses
+
+    def _with_gradient(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> set[str]:
+        """The parameters that have a gradient: of the first member, by a run aside."""
+        template, (model, guide) = self._parts()
+        args, kwargs = (args, kwargs) if shared else self._slice(args, kwargs, 0)
+        trained = [name for name, t in template.tensors.items() if t.requires_grad]
+        tensors = [template.tensors[name] for name in trained]
+        run = Found(model, guide, undo=True)
+        with aside(), torch.enable_grad(), pyro.validation_enabled(False), pyro.get_param_store().scope(), run:
+            loss = self.loss(model, guide, *args, **kwargs)
+            if not loss.requires_grad:
+                return set()
+            gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+        return {name for name, gradient in zip(trained, gradients, strict=True) if gradient is not None}
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> Any:
         return shared, signature(args, kwargs), self._parts()[0].mode()
@@ -353,7 +422,7 @@ class EnsembleSVI:
     def _state_tensors(self) -> list[Tensor]:
         assert self._optimiser is not None
         state = [v for s in self._optimiser.torch.state.values() for v in s.values() if isinstance(v, Tensor)]
-        return list(self.parameters.values()) + state
+        return [*self.parameters.values(), *self.buffers.values(), *state]
 
 
 def _warn_of_attributes(found: list[Parameters]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyro
@@ -12,21 +12,17 @@ from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 from torch import Tensor
 
-from pyro_hyperbolic.infer.arguments import signature, split_tensors
+from pyro_hyperbolic.infer.arguments import signature, split_tensors, step_on
 from pyro_hyperbolic.infer.aside import aside
-from pyro_hyperbolic.infer.functional import (
-    ConstantsOnDevice,
-    Parameters,
-    Program,
-    Unvalidated,
-    captured_parameters,
-    compile_function,
-    explained,
-)
+from pyro_hyperbolic.infer.compiled import compile_function, explained
+from pyro_hyperbolic.infer.functional import Found, Parameters, Program, unknown_parameter
 from pyro_hyperbolic.infer.graphs import CapturedStep
+from pyro_hyperbolic.infer.modes import ConstantsOnDevice, DecompositionsOnDevice, Unvalidated
 from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
 from pyro_hyperbolic.infer.watch import NaNWatch
+
+Gradients = tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor]]
 
 
 class FastSVI:
@@ -36,8 +32,12 @@ class FastSVI:
     replayed; where asked, the whole of loss and gradient is compiled. The first step is an ordinary one, with Pyro's
     validation: it finds the parameters and reports what cannot be done fast (sites that are not reparametrised,
     enumeration) with the name of the site and the remedy. Later steps do not validate; every ``validate_every`` steps
-    the loss is evaluated once more with validation, aside, so that a law that has left what its coordinates hold
-    still raises its error.
+    the loss is evaluated once more with validation, aside, so that a distribution that has left what its coordinates
+    hold still raises its error.
+
+    ``optim`` is used as by ``SVI``: its state is always current in ``optim.get_state()`` and ``optim.save()``, a state
+    that it was given is gone on from, two trainers may share it, and learning rates may be changed in
+    ``optim.optim_objs``. Parameters may be replaced or cleared in Pyro's store, and new ones may appear.
 
     :param model: the model.
     :param guide: the guide, every site of which must be reparametrised.
@@ -46,9 +46,12 @@ class FastSVI:
     :param loss: ``Trace_ELBO``, ``TraceMeanField_ELBO``, ``RenyiELBO`` or :class:`DReG_ELBO`; or a function
         ``(model, guide, *args, **kwargs)`` that returns a tensor.
     :param capture: capture the step in a CUDA graph; by default where the parameters are on a CUDA device. The programs
-        must have static structure: what depends on Python numbers is fixed at the capture, per set of arguments.
-    :param compile: compile loss and gradient (``torch.compile`` of the traced programs), per shape of the arguments.
-        Compiled steps draw random numbers of their own: the losses then agree in law, not number by number.
+        must have static structure. A step is captured per set of shapes and numbers among the arguments, the attributes
+        of modules and the options of the optimiser; a number that changes in every step is better made a tensor. What
+        the programs read from elsewhere (a global variable) is fixed at the capture.
+    :param compile: compile loss and gradient (``torch.compile`` of the traced programs), under the same conditions.
+        Compiled steps draw random numbers of their own: losses and parameters then agree in distribution, not number by
+        number.
     :param validate_every: how many steps lie between two validated evaluations.
 
     >>> from pyro_hyperbolic import PoincareBall
@@ -65,6 +68,9 @@ class FastSVI:
         guide: Program,
         optim: PyroOptim | Factory,
         loss: ELBO | TensorLoss,
+        loss_and_grads: None = None,
+        num_samples: int = 0,
+        num_steps: int = 0,
         *,
         capture: bool | None = None,
         compile: bool = False,
@@ -72,15 +78,24 @@ class FastSVI:
     ) -> None:
         if validate_every < 1:
             raise ValueError(f"validate_every must be at least 1, got {validate_every}.")
+        if loss_and_grads is not None:
+            raise ValueError("loss_and_grads must be None: the gradients are those of loss; or use pyro.infer.SVI.")
+        if num_samples or num_steps:
+            raise ValueError(
+                f"num_samples and num_steps must be 0, got {num_samples} and {num_steps}: they belong to the deprecated"
+                " pyro.infer.SVI.run; call step or run, and draw posterior samples by pyro.infer.Predictive."
+            )
         self.model, self.guide, self.optim = model, guide, optim
         self.loss = tensor_loss(loss)
+        self.num_samples, self.num_steps = num_samples, num_steps
         self.capture, self.compile = capture, compile
         self.validate_every = validate_every
         self.steps = 0
         self._parameters: Parameters | None = None
         self._optimiser: OneOptimiser | None = None
         self._pending: dict[str, Any] | None = None
-        self._compiled: dict[Any, tuple[Callable[..., Any], set[str]]] = {}
+        self._begun: set[Any] = set()
+        self._compiled: dict[Any, tuple[Callable[..., Gradients], set[str]]] = {}
         self._captured: dict[Any, CapturedStep] = {}
         self._watch: NaNWatch | None = None
         self._graded: set[str] = set()
@@ -92,6 +107,22 @@ class FastSVI:
         assert self._watch is not None
         self._watch.see(loss, self.steps)
         return loss
+
+    def run(self, batches: Iterable[Any]) -> Tensor:
+        """A step for each of the batches; the losses as one tensor.
+
+        :param batches: arguments of :meth:`step`: a tuple holds several, a dictionary keywords. For example an epoch of
+            :class:`Minibatches`, or a ``DataLoader``.
+        """
+        losses = [step_on(self.step, batch) for batch in batches]
+        return torch.stack(losses) if losses else torch.empty(0)
+
+    def loss_and_grads(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> Tensor:
+        """The loss as a 0-dim tensor; its gradients are added to those of the parameters. There is no step."""
+        loss = self.loss(model, guide, *args, **kwargs)
+        if loss.requires_grad:
+            loss.backward()
+        return loss.detach()
 
     def evaluate_loss(self, *args: Any, **kwargs: Any) -> Tensor:
         """The loss as a 0-dim tensor, without a step."""
@@ -132,42 +163,102 @@ class FastSVI:
         return next(iter(self._parameters.tensors.values())).device
 
     def _advance(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        if self._optimiser is None:
-            if self._pending is None:
-                return self._first_step(args, kwargs)
+        if self._optimiser is None and self._pending is not None:
             self._discover(args, kwargs)
-        elif self.steps % self.validate_every == 0:
-            assert self._parameters is not None
+        if self._optimiser is None:
+            return self._ordinary_step(args, kwargs, validated=True)
+        assert self._parameters is not None
+        if self.steps and self.steps % self.validate_every == 0:
             with aside(), self._parameters.kept_buffers():
                 self.loss(self.model, self.guide, *args, **kwargs)
-        assert self._optimiser is not None
-        if self._optimiser.captured:
-            key = self._key(args, kwargs)
-            if key not in self._captured:
-                with explained("captured in a CUDA graph", "use capture=False"):
-                    self._captured[key] = CapturedStep(self._step, args, kwargs, self._state_tensors())
-            return self._captured[key].replay(args, kwargs)
-        return self._step(*args, **kwargs)
+        self._take_over_changes()
+        if not (self._optimiser.captured or self.compile):
+            return self._ordinary_step(args, kwargs)
+        key = self._key(args, kwargs)
+        if key not in self._begun or not self._parameters.are_current():
+            # The first step of a kind finds the parameters, and makes the state of their optimiser.
+            return self._ordinary_step(args, kwargs)
+        if not self._optimiser.captured:
+            return self._fast_step(*args, **kwargs)
+        if key not in self._captured:
+            with explained("captured in a CUDA graph", "use capture=False"):
+                self._captured[key] = CapturedStep(self._fast_step, args, kwargs, self._state_tensors())
+        return self._captured[key].replay(args, kwargs)
 
-    def _first_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        with captured_parameters(self.model, self.guide) as found:
-            loss = self.loss(self.model, self.guide, *args, **kwargs)
-        self._set_up(found["parameters"])
+    def _take_over_changes(self) -> None:
+        """What has happened to the optimiser since the last step."""
         assert self._parameters is not None
         assert self._optimiser is not None
-        if self.compile:
-            # What cannot be compiled is to be reported now.
-            self._compiled_step(args, kwargs)
+        if self._optimiser.optim is not self.optim:
+            self._make_optimiser(self._parameters)
+        elif self._optimiser.sync():
+            self._forget_graphs()
+
+    def _ordinary_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], validated: bool = False) -> Tensor:
+        """A step that runs the programs, with whatever parameters they have."""
+        with contextlib.ExitStack() as stack:
+            if not validated:
+                stack.enter_context(pyro.validation_enabled(False))
+                stack.enter_context(Unvalidated())
+            found = Found(self.model, self.guide, known=self._parameters, watch=self.compile)
+            stack.enter_context(found)
+            loss = self.loss(self.model, self.guide, *args, **kwargs)
+        if found.new or self._optimiser is None:
+            self._set_up(found.parameters)
+        assert self._parameters is not None
+        assert self._optimiser is not None
+        if self.compile or self._optimiser.captured:
+            key = self._key(args, kwargs)
+            self._begun.add(key)
+            if self.compile and key not in self._compiled:
+                # What cannot be compiled is to be reported now.
+                self._compiled[key] = self._make_compiled(args, kwargs, found.changed(self._parameters))
         self._optimiser.zero_grad()
-        loss.backward()
-        self._graded = {name for name, t in self._parameters.tensors.items() if t.grad is not None}
-        self._optimiser.step()
+        if loss.requires_grad:
+            loss.backward()
+        self._apply_gradients(found.used(self._parameters))
         return loss.detach()
 
+    def _fast_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """A step that can be captured: no parameter is new."""
+        assert self._parameters is not None
+        assert self._optimiser is not None
+        with pyro.validation_enabled(False):
+            if self.compile:
+                loss, used = self._compiled_gradients(args, kwargs)
+            else:
+                self._optimiser.zero_grad()
+                found = Found(self.model, self.guide, known=self._parameters)
+                with found, Unvalidated(), ConstantsOnDevice(), DecompositionsOnDevice():
+                    loss = self.loss(self.model, self.guide, *args, **kwargs)
+                if found.new:
+                    raise unknown_parameter(found.new[0])
+                if loss.requires_grad:
+                    loss.backward()
+                used = found.used(self._parameters)
+        self._apply_gradients(used)
+        return loss.detach()
+
+    def _apply_gradients(self, used: set[str]) -> None:
+        """Step what ``SVI`` would: the parameters that the programs used, with the gradient 0 where there is none.
+
+        Those that never had a gradient are left alone.
+        """
+        assert self._parameters is not None
+        assert self._optimiser is not None
+        for name, tensor in self._parameters.tensors.items():
+            if name not in used:
+                tensor.grad = None
+            elif tensor.grad is not None:
+                self._graded.add(name)
+            elif name in self._graded:
+                tensor.grad = torch.zeros_like(tensor)
+        self._optimiser.step()
+
     def _discover(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with aside(), captured_parameters(self.model, self.guide) as found:
+        with aside(), Found(self.model, self.guide) as found:
             self.loss(self.model, self.guide, *args, **kwargs)
-        self._set_up(found["parameters"])
+        self._set_up(found.parameters)
         try:
             self._apply_pending()
         except Exception:
@@ -179,9 +270,21 @@ class FastSVI:
             raise ValueError(
                 "the programs have no parameters; register modules with pyro.module, or use PyroModules or pyro.param."
             )
+        self._graded &= parameters.tensors.keys()
         self._parameters = parameters
+        self._compiled.clear()
+        self._make_optimiser(parameters)
+        if self._watch is None:
+            self._watch = NaNWatch()
+
+    def _make_optimiser(self, parameters: Parameters) -> None:
         self._optimiser = OneOptimiser(self.optim, parameters.tensors, parameters.names, self.capture)
-        self._watch = NaNWatch()
+        self._forget_graphs()
+
+    def _forget_graphs(self) -> None:
+        """A captured graph writes to the state it was captured with; another one has to be made first."""
+        self._captured.clear()
+        self._begun.clear()
 
     def _apply_pending(self) -> None:
         assert self._pending is not None
@@ -199,73 +302,54 @@ class FastSVI:
                 tensor.copy_(self._pending["parameters"][name])
         self.steps = self._pending["steps"]
         self._pending = None
-        self._graded = {name for name, t in self._parameters.tensors.items() if t in self._optimiser.torch.state}
+        self._graded = {name for name, t in self._parameters.tensors.items() if self._optimiser.torch.state.get(t)}
         self._watch = NaNWatch()
-        # A captured graph writes to the state it was captured with.
-        self._captured.clear()
+        self._forget_graphs()
 
-    def _step(self, *args: Any, **kwargs: Any) -> Tensor:
+    def _make_compiled(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], changed: set[str]
+    ) -> tuple[Callable[..., Gradients], set[str]]:
+        """Loss, gradients and the buffers that change as a compiled function, and which parameters it uses."""
         assert self._parameters is not None
-        assert self._optimiser is not None
-        self._optimiser.zero_grad()
-        with pyro.validation_enabled(False):
-            if self.compile:
-                loss, used = self._compiled_gradients(args, kwargs)
-            else:
-                constants = ConstantsOnDevice() if self._optimiser.captured else contextlib.nullcontext()
-                with self._parameters.only_these() as these, Unvalidated(), constants:
+        parameters = self._parameters
+        inputs, rebuild = split_tensors(args, kwargs)
+        trained = [name for name, t in parameters.tensors.items() if t.requires_grad]
+        used: set[str] = set()
+
+        def gradients(values: dict[str, Tensor], buffers: dict[str, Tensor], inputs: list[Tensor]) -> Gradients:
+            args, kwargs = rebuild(inputs)
+            with torch.enable_grad():
+                leaves = {name: t.detach().requires_grad_(name in trained) for name, t in values.items()}
+                with parameters.replaced(leaves, buffers, changed) as run:
                     loss = self.loss(self.model, self.guide, *args, **kwargs)
-                loss.backward()
-                used = {name for name, t in self._parameters.tensors.items() if id(t) in these.used}
-        self._as_stock(used)
-        self._optimiser.step()
-        return loss.detach()
+                wanted = [leaves[name] for name in trained]
+                # Unlike torch.func.grad it tells a gradient that is 0 from none.
+                found: Any = torch.autograd.grad(loss, wanted, allow_unused=True) if loss.requires_grad else ()
+            gradients: dict[str, Tensor | None] = dict(zip(trained, found, strict=False))
+            # What has a gradient was used, whatever the programs said of it.
+            used.update(run.used, [name for name, gradient in gradients.items() if gradient is not None])
+            return loss.detach(), gradients, {name: t.detach() for name, t in run.buffers.items()}
 
-    def _as_stock(self, used: set[str]) -> None:
-        """Step what ``SVI`` would: the parameters that the programs used, with the gradient 0 where there is none.
-
-        Those that never had a gradient are left alone.
-        """
-        assert self._parameters is not None
-        for name, tensor in self._parameters.tensors.items():
-            if name not in used:
-                tensor.grad = None
-            elif tensor.grad is not None:
-                self._graded.add(name)
-            elif name in self._graded:
-                tensor.grad = torch.zeros_like(tensor)
-
-    def _compiled_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Callable[..., Any], set[str]]:
-        """Loss and gradients as a compiled function of parameters and tensors, and which parameters it uses."""
-        assert self._parameters is not None
-        key = self._key(args, kwargs)
-        if key not in self._compiled:
-            parameters = self._parameters
-            inputs, rebuild = split_tensors(args, kwargs)
-            used: set[str] = set()
-
-            def loss(values: dict[str, Tensor], inputs: list[Tensor]) -> Tensor:
-                args, kwargs = rebuild(inputs)
-                with parameters.replaced(values) as asked:
-                    result = self.loss(self.model, self.guide, *args, **kwargs)
-                used.update(asked)
-                return result
-
-            tensors = {name: t.detach() for name, t in parameters.tensors.items()}
-            with explained("compiled", "use compile=False"):
-                function = compile_function(torch.func.grad_and_value(loss), tensors, inputs)
-            self._compiled[key] = function, used
-        return self._compiled[key]
+        with explained("compiled", "use compile=False"):
+            return compile_function(gradients, self._values(), parameters.buffers, inputs), used
 
     def _compiled_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, set[str]]:
         assert self._parameters is not None
-        function, used = self._compiled_step(args, kwargs)
-        tensors = {name: t.detach() for name, t in self._parameters.tensors.items()}
-        gradients, value = function(tensors, split_tensors(args, kwargs)[0])
+        function, used = self._compiled[self._key(args, kwargs)]
+        buffers = self._parameters.buffers
+        loss, gradients, new = function(self._values(), buffers, split_tensors(args, kwargs)[0])
+        with torch.no_grad():
+            for name, value in new.items():
+                buffers[name].copy_(value)
         for name, tensor in self._parameters.tensors.items():
+            gradient = gradients.get(name)
             # A fused optimiser wants the parameter's layout.
-            tensor.grad = gradients[name].contiguous()
-        return value, used
+            tensor.grad = None if gradient is None else gradient.contiguous()
+        return loss, used
+
+    def _values(self) -> dict[str, Tensor]:
+        assert self._parameters is not None
+        return {name: t.detach() for name, t in self._parameters.tensors.items()}
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert self._parameters is not None

@@ -39,12 +39,20 @@ class CapturedStep:
                 step(*own_args, **own_kwargs)
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._loss = step(*own_args, **own_kwargs)
-        with torch.no_grad():
-            for tensor, value in zip(state, kept, strict=True):
-                tensor.copy_(value)
-        torch.cuda.set_rng_state(rng)
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        spare = generator.clone_state()
+        try:
+            with torch.cuda.graph(self._graph):
+                self._loss = step(*own_args, **own_kwargs)
+        except Exception:
+            # The generator would go on waiting for the end of the capture, and refuse every other draw.
+            generator.graphsafe_set_state(spare)
+            raise
+        finally:
+            with torch.no_grad():
+                for tensor, value in zip(state, kept, strict=True):
+                    tensor.copy_(value)
+            torch.cuda.set_rng_state(rng)
 
     def replay(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         for own, given in zip(self._inputs, split_tensors(args, kwargs)[0], strict=True):

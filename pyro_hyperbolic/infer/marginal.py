@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic.infer.functional import compile_function
+from pyro_hyperbolic.infer.compiled import compile_function
 
 _PARTICLES = "_importance_samples"
 # The dimension of the samples in log-densities, beside that of the data; those of enumerated sites lie further left.

@@ -7,6 +7,7 @@ the same terms, for guides whose every site is reparametrised; then the gradient
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from pyro.infer.util import get_dependent_plate_dims, is_validation_enabled, tor
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+from pyro_hyperbolic.distributions.base import base_law
 from pyro_hyperbolic.infer.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.match import check_sites
 
@@ -32,13 +34,17 @@ def tensor_loss(loss: ELBO | TensorLoss) -> TensorLoss:
     """
     if not isinstance(loss, ELBO):
         if callable(loss):
-            return loss
+            return _checked(loss)
         raise ValueError(f"loss must be an ELBO or a function, got {loss!r}.")
     if isinstance(loss, DReG_ELBO):
         return loss.differentiable_loss
     if type(loss) not in _LOSSES:
-        names = ", ".join(sorted(t.__name__ for t in (*_LOSSES, DReG_ELBO)))
-        raise ValueError(f"loss must be one of {names}, got {type(loss).__name__}; use pyro.infer.SVI for that loss.")
+        name, names = type(loss).__name__, ", ".join(sorted(t.__name__ for t in (*_LOSSES, DReG_ELBO)))
+        plain = name.removeprefix("Jit")
+        remedy = "use pyro.infer.SVI for that loss"
+        if plain != name and plain in names:
+            remedy = f"use {plain} and, to have the step compiled, compile=True"
+        raise ValueError(f"loss must be one of {names}, got {name}; {remedy}.")
     terms = _LOSSES[type(loss)]
 
     def evaluate(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
@@ -46,6 +52,29 @@ def tensor_loss(loss: ELBO | TensorLoss) -> TensorLoss:
         if is_validation_enabled():
             check_sites(*traces[0])
         return terms(loss, traces)
+
+    return evaluate
+
+
+def _checked(loss: TensorLoss) -> TensorLoss:
+    """A function of the user's, which must return one number with its graph."""
+
+    @functools.wraps(loss)
+    def evaluate(*args: Any, **kwargs: Any) -> Tensor:
+        value = loss(*args, **kwargs)
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"loss must return a tensor, got one of type {type(value).__name__}; of an ELBO pass the object itself,"
+                " as in loss=Trace_ELBO(), or its differentiable_loss."
+            )
+        if value.numel() != 1:
+            raise ValueError(f"loss must return one number, got shape {tuple(value.shape)}; sum over it.")
+        if torch.is_grad_enabled() and not value.requires_grad:
+            raise ValueError(
+                "loss returned a tensor without a graph, by which no parameter would be trained; do not detach it, and"
+                " do not compute it under torch.no_grad()."
+            )
+        return value.reshape(())
 
     return evaluate
 
@@ -72,7 +101,9 @@ def _mean_field(loss: TraceMeanField_ELBO, traces: list[tuple[Any, Any]]) -> Ten
             _check_reparametrised(guide_site)
             try:
                 kl = kl_divergence(guide_site["fn"], site["fn"])
-                total = total + scale_and_mask(kl, scale=guide_site["scale"], mask=guide_site["mask"]).sum()
+                kl = scale_and_mask(kl, scale=guide_site["scale"], mask=guide_site["mask"])
+                # Where the mask is False it is a plain 0.
+                total = total + (kl.sum() if isinstance(kl, Tensor) else kl)
             except NotImplementedError:
                 total = total - site["log_prob_sum"] + guide_site["log_prob_sum"]
         for site in _samples(guide_trace):
@@ -116,6 +147,6 @@ def _check_reparametrised(site: dict[str, Any]) -> None:
         raise ValueError(f"site {site['name']!r} is enumerated; use pyro.infer.SVI with TraceEnum_ELBO.")
     if not is_identically_zero(site["score_parts"].score_function):
         raise ValueError(
-            f"site {site['name']!r} is drawn from {type(site['fn']).__name__}, which is not reparametrised, so its"
-            " gradient needs a score function; use pyro.infer.SVI, or a reparametrised law."
+            f"site {site['name']!r} is drawn from {type(base_law(site['fn'])).__name__}, which is not reparametrised,"
+            " so its gradient needs a score function; use pyro.infer.SVI, or a reparametrised distribution."
         )

@@ -33,7 +33,7 @@ class NaNWatch:
         if self._first.device.type == "cpu":
             self.flush()
         elif self._copy is None and step % self.every == 0:
-            host = torch.empty(self._first.shape, dtype=torch.int64, pin_memory=True)
+            host = torch.empty(self._first.shape, dtype=torch.int64, device="cpu", pin_memory=True)
             host.copy_(self._first, non_blocking=True)
             event = torch.cuda.Event()
             event.record()

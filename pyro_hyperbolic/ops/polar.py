@@ -1,4 +1,4 @@
-r"""The angle of an isotropic distribution on a sphere: its integral and its quantiles, for one dimension ``d`` at a time.
+r"""The angle of an isotropic distribution on a sphere: its integral and its quantiles, for one ``d`` at a time.
 
 With :math:`n = d - 1` and an energy :math:`e(\theta) = \theta^2/2 + O(\theta^4)` the angle to the mean has the density
 
@@ -14,8 +14,8 @@ With :math:`n = d - 1` and an energy :math:`e(\theta) = \theta^2/2 + O(\theta^4)
 ===========  =============================  ===========================================================
 
 The family runs from the uniform distribution, :math:`\kappa = 0`, to the flat limit :math:`\kappa \to \infty`, where
-:math:`\sqrt\kappa\,\theta` is a chi variable with ``d`` degrees of freedom. In :math:`w = d/(d + \kappa)`, which is 1 and 0
-there, both :math:`J = \log Z - \tfrac d2 \log w` and :math:`V = \log\theta - \tfrac12 \log w`, at
+:math:`\sqrt\kappa\,\theta` is a chi variable with ``d`` degrees of freedom. In :math:`w = d/(d + \kappa)`, which is 1
+and 0 there, both :math:`J = \log Z - \tfrac d2 \log w` and :math:`V = \log\theta - \tfrac12 \log w`, at
 :math:`F(\theta) = \Phi(z)`, are smooth up to the ends. As in :mod:`~pyro_hyperbolic.ops.radial` each is a piecewise
 polynomial that is made once per ``d``, so that a sample costs about as much as a Gaussian one, has its implicit
 gradients, and needs no loop, no branch on data and no host synchronisation.

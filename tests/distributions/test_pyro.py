@@ -216,13 +216,15 @@ def test_traced_bound(law, chart):
     losses = {}
     for bound in (Trace_ELBO(), JitTrace_ELBO()):
         pyro.clear_param_store()
-        svi = SVI(_radius_of(law, manifold, 1.0), guide, pyro.optim.Adam({"lr": 0.01}), bound)
-        svi.step()  # the first one of a traced bound also compiles
+        # Steps that move nothing: the first one of a traced bound draws other noise.
+        svi = SVI(_radius_of(law, manifold, 1.0), guide, pyro.optim.Adam({"lr": 1e-9}), bound)
+        svi.step()
         pyro.set_rng_seed(1)
         losses[type(bound)] = [svi.step() for _ in range(5)]
-    assert losses[JitTrace_ELBO] == pytest.approx(losses[Trace_ELBO], rel=0.1, abs=0.5)
+    assert losses[JitTrace_ELBO] == pytest.approx(losses[Trace_ELBO], rel=1e-4)
 
 
+@pytest.mark.slow
 @both_laws
 @both_charts
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")

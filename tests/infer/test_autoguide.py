@@ -27,7 +27,7 @@ import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.geometry import Lorentz
 from pyro_hyperbolic.infer import AutoWrappedNormal, DReG_ELBO, EnsembleSVI, FastSVI
-from pyro_hyperbolic.infer.functional import captured_parameters
+from pyro_hyperbolic.infer.functional import Found
 from pyro_hyperbolic.infer.tensor_elbo import tensor_loss
 from pyro_hyperbolic.nn import ManifoldModule
 from tests.helpers import same
@@ -390,9 +390,9 @@ class TestCurvature:
         model = Curved(how, chart)
         guide = AutoWrappedNormal(model, init_loc_fn=init_to_sample)
         loss = tensor_loss(Trace_ELBO())
-        with captured_parameters(model, guide) as found:
+        with Found(model, guide) as found:
             loss(model, guide, X)
-        parameters = found["parameters"]
+        parameters = found.parameters
         torch.manual_seed(2)
         value = loss(model, guide, X)
         names, leaves = zip(*parameters.tensors.items(), strict=True)

@@ -96,7 +96,7 @@ def test_what_one_process_does_alone_is_an_error_in_all(ranks: list[dict[str, An
         found = result["apart"]
         assert "used different parameters in different processes, or failed in one of them" in found["parameter"]
         assert ("KeyError" if rank == 1 else "or failed in one of them") in found["failure"]
-        assert "was not used when the program first ran" in found["new"]
+        assert "was not there when the programs first ran" in found["new"]
         assert "site 'f' has the density" in found["late factor"]
         assert "were given different batches" in found["batch"]
         assert "different parameters in different processes; build the same" in found["module"]

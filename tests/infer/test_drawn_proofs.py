@@ -208,9 +208,9 @@ def chain(kernel, model, samples, warmup):
 def test_chains_without_data(name, chart, family, dim):
     model = with_drawn_curvature(no_data(chart, family, dim), centered=not name.endswith("noncentred"))
     kernel = NUTS(model, max_tree_depth=4) if name.startswith("nuts") else HMC(model, step_size=0.3, num_steps=6)
-    log_c, ess = chain(kernel, model, 300, 100)
+    log_c, ess = chain(kernel, model, 200, 80)
     print(f"{name} {chart.__name__} {family.__name__} d={dim}: {log_c.mean():+.3f} sd {log_c.std():.3f} ess {ess:.0f}")
-    assert ess > 40
+    assert ess > 30
     assert log_c.mean().abs() < 4 * 0.5 / math.sqrt(ess)
     assert (log_c.std() - 0.5).abs() < 4 * 0.5 / math.sqrt(ess)
 
@@ -224,12 +224,12 @@ def test_chains_with_data(chart, family, centered):
     reference, drawn = log_weights(plain, lambda: poutine.block(plain, expose=["c", "z"])(), 200_000)
     _, _, expected, error = summary(reference, drawn.nodes["c"]["value"].log().flatten())
     model = with_drawn_curvature(plain, centered=centered)
-    log_c, ess = chain(NUTS(model, max_tree_depth=5), model, 400, 150)
+    log_c, ess = chain(NUTS(model, max_tree_depth=4), model, 250, 100)
     print(
         f"{chart.__name__} {family.__name__} {centered}: {log_c.mean():+.3f} ess {ess:.0f},"
         f" reference {expected:+.3f} ± {error:.3f}"
     )
-    assert ess > 40
+    assert ess > 30
     assert (log_c.mean() - expected).abs() < 4 * math.hypot(log_c.std() / math.sqrt(ess), error)
 
 
@@ -255,8 +255,8 @@ def test_training_without_data(name, chart, dim):
 
     model = model if centered is None else with_drawn_curvature(model, centered=centered)
     guide = kind(model, init_loc_fn=init_to_value(values={"c": torch.tensor(2.0)}), init_scale=0.3)
-    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.03, "lrd": 0.997}), Trace_ELBO(num_particles=4))
-    for _ in range(700):
+    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.03, "lrd": 0.997}), Trace_ELBO(num_particles=2))
+    for _ in range(600):
         svi.step()
     log_c = guide.quantiles([0.1586552539, 0.5, 0.8413447461])["c"]
     log_c = torch.as_tensor(log_c).log().flatten()
@@ -275,4 +275,4 @@ def test_twenty_chains_end(chart, family, centered):
     for seed in range(20):
         pyro.set_rng_seed(seed)
         model = with_drawn_curvature(distances(chart, family, dist.LogNormal(0.0, 2.0), noise=0.001), centered=centered)
-        chain(NUTS(model, max_tree_depth=3), model, 5, 5)
+        chain(NUTS(model, max_tree_depth=3), model, 4, 4)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pyro
@@ -22,172 +19,18 @@ from torch.distributions import constraints
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI
-from pyro_hyperbolic.infer.arguments import split_tensors
-from pyro_hyperbolic.infer.functional import OutOfPlaceRandom
-from pyro_hyperbolic.infer.graphs import CapturedStep
+from pyro_hyperbolic.infer.modes import OutOfPlaceRandom
 from pyro_hyperbolic.models import HyperbolicVAE
 from tests.helpers import same
+from tests.infer.nets import STEPS, Net, adam, losses, trainer
 
-STEPS = 4
-
-
-@pytest.fixture(autouse=True)
-def double():
-    pyro.clear_param_store()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-    pyro.clear_param_store()
-
-
-@pytest.fixture
-def x() -> Tensor:
-    return torch.randn(12, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-
-
-class Net(nn.Module):
-    """An auto-encoder of plain modules, registered by ``pyro.module``."""
-
-    def __init__(self, activation: Callable[[], nn.Module] = nn.Tanh, seed: int = 0) -> None:
-        super().__init__()
-        pyro.clear_param_store()
-        pyro.set_rng_seed(seed)
-        self.encoder = nn.Sequential(nn.Linear(3, 6), activation(), nn.Linear(6, 4))
-        self.decoder = nn.Linear(2, 3)
-
-    def model(self, x: Tensor) -> None:
-        pyro.module("decoder", self.decoder)
-        with pyro.plate("data", len(x)):
-            z = pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
-            pyro.sample("x", dist.Normal(self.decoder(z), 1.0).to_event(1), obs=x)
-
-    def guide(self, x: Tensor) -> None:
-        pyro.module("encoder", self.encoder)
-        loc, log_scale = self.encoder(x).chunk(2, -1)
-        with pyro.plate("data", len(x)):
-            pyro.sample("z", dist.Normal(loc, log_scale.exp()).to_event(1))
-
-
-def adam(**options: Any) -> Any:
-    return pyro.optim.Adam({"lr": 0.01} | options)
-
-
-def trainer(kind: Any, net: Any, optim: Any = None, **options: Any) -> Any:
-    return kind(net.model, net.guide, optim or adam(), Trace_ELBO(), **options)
-
-
-def losses(svi: Any, *args: Any, steps: int = STEPS, **kwargs: Any) -> Tensor:
-    return torch.stack([torch.as_tensor(svi.step(*args, **kwargs)) for _ in range(steps)])
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def regression(x: Tensor) -> None:
     w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
     with pyro.plate("data", len(x)):
         pyro.sample("y", dist.Normal((x * w).sum(-1), 1.0), obs=x.sum(-1))
-
-
-class TestOptimiser:
-    @pytest.mark.parametrize(
-        ("options", "error"),
-        [({"learning_rate": 0.01}, TypeError), ({"clip_norm": 1.0}, TypeError), ({"lr": -0.01}, ValueError)],
-    )
-    def test_options_are_checked_as_by_svi(self, x, options, error):
-        for kind in (SVI, FastSVI):
-            with pytest.raises(error):
-                trainer(kind, Net(), adam(**options)).step(x)
-
-    @pytest.mark.parametrize("per_parameter", [False, True])
-    def test_options_that_the_constructor_reads(self, x, per_parameter):
-        def optim() -> Any:
-            options = {"lr": 0.1, "initial_accumulator_value": 1.0}
-            if not per_parameter:
-                return pyro.optim.Adagrad(options)
-            return pyro.optim.Adagrad(lambda name: options if "weight" in name else {"lr": 0.2})
-
-        same(losses(trainer(FastSVI, Net(), optim()), x), losses(trainer(SVI, Net(), optim()), x), 1e-12)
-
-    def test_state_of_stock_svi_is_not_left_behind(self, x):
-        optim, net = adam(), Net()
-        trainer(SVI, net, optim).step(x)
-        with pytest.raises(ValueError, match=r"optim holds the state of a training by pyro\.infer\.SVI"):
-            trainer(FastSVI, net, optim).step(x)
-        restored = adam()
-        restored.set_state(optim.get_state())
-        with pytest.raises(ValueError, match="make a new optimiser"):
-            trainer(FastSVI, net, restored).step(x)
-
-    def test_one_schedule_of_two_trainers(self, x):
-        optim = pyro.optim.ExponentialLR({"optimizer": torch.optim.Adam, "optim_args": {"lr": 0.1}, "gamma": 0.5})
-        net = Net()
-        trainers = [trainer(FastSVI, net, optim) for _ in range(2)]
-        for svi in trainers:
-            svi.step(x)
-        optim.step()
-        assert [svi._optimiser.torch.param_groups[0]["lr"] for svi in trainers] == [0.05, 0.05]
-
-    def test_networks_in_turn(self, x):
-        """A parameter that has no gradient in a step goes on by its momentum, one that is not used rests."""
-
-        def programs() -> tuple[Any, Any]:
-            pyro.clear_param_store()
-            pyro.set_rng_seed(0)
-            nets = nn.Linear(3, 2), nn.Linear(3, 2)
-
-            def model(x: Tensor, first: bool) -> None:
-                with pyro.plate("data", len(x)):
-                    z = pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
-                    pyro.sample("x", dist.Normal(z, 1.0).to_event(1), obs=x[:, :2])
-
-            def guide(x: Tensor, first: bool) -> None:
-                pyro.module("a", nets[0])
-                pyro.module("b", nets[1])
-                scale = pyro.param("scale", torch.tensor(0.5)) if first else 0.5
-                with pyro.plate("data", len(x)):
-                    pyro.sample("z", dist.Normal(nets[0 if first else 1](x), scale).to_event(1))
-
-            return model, guide
-
-        runs = []
-        for kind in (SVI, FastSVI):
-            svi = kind(*programs(), adam(), Trace_ELBO())
-            runs.append(torch.stack([torch.as_tensor(svi.step(x, i % 2 == 0)) for i in range(7)]))
-        same(runs[1], runs[0], 1e-12)
-
-    def test_state_of_parameters_in_another_order(self, x):
-        def programs(first: str, second: str) -> tuple[Any, Any]:
-            pyro.clear_param_store()
-
-            def model(x: Tensor) -> None:
-                with pyro.plate("data", len(x)):
-                    pyro.sample("x", dist.Normal(pyro.sample("m", dist.Normal(0.0, 1.0)), 1.0), obs=x[:, 0])
-
-            def guide(x: Tensor) -> None:
-                values = {
-                    name: pyro.param(name, torch.tensor(0.1 if name == "loc" else 1.0)) for name in (first, second)
-                }
-                with pyro.plate("data", len(x)):
-                    pyro.sample("m", dist.Normal(values["loc"], values["scale"]))
-
-            return model, guide
-
-        pyro.set_rng_seed(0)
-        svi = FastSVI(*programs("loc", "scale"), adam(), Trace_ELBO())
-        losses(svi, x)
-        state, generator = svi.state_dict(), torch.get_rng_state()
-        expected = losses(svi, x)
-        resumed = FastSVI(*programs("scale", "loc"), adam(), Trace_ELBO())
-        resumed.load_state_dict(state)
-        torch.set_rng_state(generator)
-        same(losses(resumed, x), expected, 1e-12)
-
-    def test_state_of_another_optimiser(self, x):
-        svi = trainer(FastSVI, Net())
-        svi.step(x)
-        state = svi.state_dict()
-        other = trainer(FastSVI, Net(), pyro.optim.SGD({"lr": 0.1}))
-        other.load_state_dict(state)
-        with pytest.raises(ValueError, match="the state belongs to another optimiser"):
-            other.step(x)
 
 
 class TestState:
@@ -252,33 +95,6 @@ class TestState:
 
             runs.append(losses(kind(model, guide, adam(), Trace_ELBO()), x))
         same(runs[1], runs[0], 1e-12)
-
-
-@pytest.fixture
-def replayed(monkeypatch):
-    """CUDA graphs that run the step again with what the graph holds, on a CPU."""
-
-    class Stream:
-        def wait_stream(self, other: Any) -> None:
-            pass
-
-    fakes = {"get_rng_state": torch.get_rng_state, "set_rng_state": torch.set_rng_state, "CUDAGraph": SimpleNamespace}
-    fakes |= {"Stream": Stream, "current_stream": Stream}
-    fakes |= {"stream": contextlib.nullcontext, "graph": contextlib.nullcontext}
-    for name, value in fakes.items():
-        monkeypatch.setattr(torch.cuda, name, value)
-    original = CapturedStep.__init__
-
-    def init(self: Any, step: Any, args: Any, kwargs: Any, state: Any) -> None:
-        original(self, step, args, kwargs, state)
-        own_args, own_kwargs = split_tensors(args, kwargs)[1](self._inputs)
-
-        def replay() -> None:
-            self._loss = step(*own_args, **own_kwargs)
-
-        self._graph.replay = replay
-
-    monkeypatch.setattr(CapturedStep, "__init__", init)
 
 
 class TestCaptured:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from pyro_hyperbolic.infer import functional
-from pyro_hyperbolic.infer.functional import ConstantsOnDevice
+from pyro_hyperbolic.infer import modes
+from pyro_hyperbolic.infer.graphs import CapturedStep
+from pyro_hyperbolic.infer.modes import ConstantsOnDevice, DecompositionsOnDevice
 
 
 @pytest.mark.parametrize("value", [1.5, 2, True])
@@ -34,7 +35,7 @@ def test_constant_like_another_tensor() -> None:
 def test_a_law_with_a_plain_number_makes_no_constant_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     full = torch.full
-    monkeypatch.setattr(functional.torch, "full", lambda *args, **kwargs: calls.append(args) or full(*args, **kwargs))
+    monkeypatch.setattr(modes.torch, "full", lambda *args, **kwargs: calls.append(args) or full(*args, **kwargs))
     with ConstantsOnDevice():
         law = Normal(torch.zeros(3), 2.0)
     assert calls == [((), 2.0)]
@@ -45,3 +46,35 @@ def test_other_tensors_pass() -> None:
     with ConstantsOnDevice():
         assert torch.tensor(np.float64(0.1)).dtype == torch.float64
         assert torch.tensor([1.0, 2.0]).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("function", [torch.linalg.cholesky, torch.linalg.inv, torch.inverse, torch.Tensor.inverse])
+def test_decomposition_that_fails_is_nan(function: Any) -> None:
+    good = torch.tensor([[2.0, 0.5], [0.5, 1.0]])
+    matrices = torch.stack([good, torch.zeros(2, 2)])
+    with DecompositionsOnDevice():
+        result = function(matrices)
+    torch.testing.assert_close(result[0], function(good))
+    assert result[1].isnan().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_capture_that_fails_leaves_no_trace() -> None:
+    state = torch.zeros(1, device="cuda")
+    calls = 0
+
+    def step() -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        state.add_(torch.randn(1, device="cuda"))
+        return state.cpu() if calls > 3 else state  # a copy to the host, which only the capture meets
+
+    torch.cuda.manual_seed(3)
+    expected = torch.randn(2, device="cuda")
+    torch.cuda.manual_seed(3)
+    with pytest.raises(RuntimeError):
+        CapturedStep(step, (), {}, [state])
+    torch.cuda.synchronize()
+    assert state.item() == 0
+    assert torch.equal(torch.randn(2, device="cuda"), expected)

@@ -1,0 +1,60 @@
+"""Fixtures of the tests of inference."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pyro
+import pytest
+import torch
+from torch import Tensor
+
+from pyro_hyperbolic.infer.arguments import split_tensors
+from pyro_hyperbolic.infer.graphs import CapturedStep
+
+
+@pytest.fixture
+def double() -> Iterator[None]:
+    """Double precision, so that what is compared is the arithmetic and not its rounding."""
+    pyro.clear_param_store()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+    pyro.clear_param_store()
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(12, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """CUDA graphs that run the step again with what the graph holds, on a CPU."""
+
+    class Stream:
+        def wait_stream(self, other: Any) -> None:
+            pass
+
+    fakes = {"get_rng_state": torch.get_rng_state, "set_rng_state": torch.set_rng_state, "CUDAGraph": SimpleNamespace}
+    generator = SimpleNamespace(clone_state=lambda: None)
+    fakes |= {"default_generators": [generator], "current_device": lambda: 0}
+    fakes |= {"Stream": Stream, "current_stream": Stream}
+    fakes |= {"stream": contextlib.nullcontext, "graph": contextlib.nullcontext}
+    for name, value in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    original = CapturedStep.__init__
+
+    def init(self: Any, step: Any, args: Any, kwargs: Any, state: Any) -> None:
+        original(self, step, args, kwargs, state)
+        own_args, own_kwargs = split_tensors(args, kwargs)[1](self._inputs)
+
+        def replay() -> None:
+            self._loss = step(*own_args, **own_kwargs)
+
+        self._graph.replay = replay
+
+    monkeypatch.setattr(CapturedStep, "__init__", init)

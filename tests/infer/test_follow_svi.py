@@ -1,0 +1,168 @@
+"""Every mode of the fast trainers follows ``pyro.infer.SVI`` over hundreds of steps, parameter by parameter."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pyro
+import pytest
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from torch import Tensor
+
+from pyro_hyperbolic.infer import EnsembleSVI, FastSVI
+from tests.helpers import same
+from tests.infer.programs import PROGRAMS
+
+pytestmark = pytest.mark.usefixtures("double")
+
+STEPS = 150
+TOLERANCE = 1e-6  # of float64, after so many steps of Adam: where a gradient is 0, its sign is that of a rounding
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+NOT_CAPTURED = {"subsample", "sampled graph"}  # plates that draw their indices on the host
+# The compiler may change the order of draws that do not depend on each other, here of direction and radius.
+REORDERED = frozenset({"riemannian"})
+# Those that differ from another in the distributions alone: the trainers see no difference.
+SIMILAR = {"riemannian", "euclidean", "hyperboloid", "minibatch", "subsample", "graph", "sampled graph"}
+
+
+def rows(quick: Any, without: frozenset[str] = frozenset()) -> list[Any]:
+    names = [name for name in PROGRAMS if name not in without]
+    return [name if quick(name) else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are traced, but what would be compiled runs as it is: with the random numbers of ``SVI``."""
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
+
+
+@pytest.fixture
+def compiled() -> Iterator[None]:
+    """Steps are compiled, with the random numbers of ``SVI``."""
+    with torch._inductor.config.patch(fallback_random=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture
+def on_gpu() -> Iterator[None]:
+    torch.set_default_device("cuda")
+    yield
+    torch.set_default_device(None)
+
+
+def optimiser() -> Any:
+    # A decay of weights shows a parameter that should have been left alone.
+    return pyro.optim.AdamW({"lr": 0.01, "weight_decay": 0.1}, {"clip_norm": 10.0})
+
+
+def run(kind: Any, programs: str, seed: int = 0, steps: int = STEPS, **options: Any) -> dict[str, Tensor]:
+    """Parameters, buffers and losses of a run."""
+    pyro.clear_param_store()
+    pyro.set_rng_seed(seed)
+    model, guide, args, kwargs = PROGRAMS[programs]()
+    svi = kind(model, guide, optimiser(), Trace_ELBO(), **options)
+    pyro.set_rng_seed(seed + 1)
+    losses = [torch.as_tensor(svi.step(*args, **kwargs)).cpu() for _ in range(steps)]
+    out = {name: p.detach().cpu().clone() for name, p in pyro.get_param_store().named_parameters()}
+    for root in (model, guide):
+        module = getattr(root, "__self__", root)
+        if isinstance(module, torch.nn.Module):
+            out |= {f"buffer {name}": b.detach().cpu().double() for name, b in module.named_buffers()}
+    return out | {"losses": torch.stack(losses)}
+
+
+def follows(programs: str, **options: Any) -> None:
+    expected, actual = run(SVI, programs), run(FastSVI, programs, **options)
+    assert actual.keys() == expected.keys()
+    for value in expected.values():
+        assert value.isfinite().all()
+    for name, value in expected.items():
+        same(actual[name], value, TOLERANCE)
+
+
+@pytest.mark.parametrize("programs", rows(lambda name: name not in SIMILAR))
+def test_traced_steps(programs: str, traced: None) -> None:
+    follows(programs, compile=True)
+
+
+@pytest.mark.parametrize("programs", rows(lambda name: name == "modules", without=REORDERED))
+def test_compiled_steps(programs: str, compiled: None) -> None:
+    follows(programs, compile=True)
+
+
+@pytest.mark.gpu
+@GPU
+@pytest.mark.parametrize(
+    ("programs", "compile"),
+    [
+        (name, compile)
+        for name in PROGRAMS
+        for compile in (False, True)
+        if name not in NOT_CAPTURED | (REORDERED if compile else frozenset())
+    ],
+)
+def test_captured_steps(programs: str, compile: bool, compiled: None, on_gpu: None) -> None:
+    follows(programs, compile=compile, capture=True)
+
+
+def interval(losses: list[Tensor]) -> tuple[float, float]:
+    """Mean over seeds and its 95% interval, of the last quarter of the steps."""
+    means = torch.stack([x[-STEPS // 4 :].mean() for x in losses])
+    return means.mean().item(), 2.0 * means.std().item() / math.sqrt(len(means))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("programs", "device"),
+    [
+        *(pytest.param(name, None, marks=pytest.mark.slow) for name in ("wrapped", "riemannian")),
+        *(pytest.param(name, "cuda", marks=[pytest.mark.gpu, GPU]) for name in ("wrapped", "riemannian")),
+    ],
+)
+def test_compiled_steps_with_noise_of_their_own(
+    programs: str, device: str | None, request: pytest.FixtureRequest
+) -> None:
+    """By default compiled code draws other numbers: then the losses agree in distribution."""
+    if device is not None:
+        request.getfixturevalue("on_gpu")
+    seeds = range(8)
+    stock, width = interval([run(SVI, programs, seed)["losses"] for seed in seeds])
+    fast, other = interval([run(FastSVI, programs, seed, compile=True)["losses"] for seed in seeds])
+    start, _ = interval([run(SVI, programs, seed, steps=1)["losses"] for seed in seeds])
+    assert abs(fast - stock) < math.hypot(width, other) + 0.02 * abs(start - stock)
+    assert stock < start - 4 * width
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("programs", ["modules", "statistics of batches"])
+def test_members_of_an_ensemble(programs: str, compile: bool, traced: None) -> None:
+    """Each as FastSVI trains it alone; all draw the same noise."""
+
+    def members() -> list[Any]:
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        return [PROGRAMS[programs]() for _ in range(2)]
+
+    pairs = members()
+    args = pairs[0].args
+    kind = partial(EnsembleSVI, randomness="same", compile=compile)
+    svi = kind([(p.model, p.guide) for p in pairs], optimiser(), Trace_ELBO())
+    pyro.set_rng_seed(1)
+    together = svi.run([args] * STEPS, shared=True)
+    for i, (model, guide, _, _) in enumerate(members()):
+        pyro.clear_param_store()
+        alone = FastSVI(model, guide, optimiser(), Trace_ELBO(), compile=True)  # traced: noise out of place
+        pyro.set_rng_seed(1)
+        same(together[1:, i], alone.run([args] * STEPS)[1:], TOLERANCE)
+        for name, tensor in alone.named_parameters().items():
+            same(svi.parameters[name][i], tensor, TOLERANCE)
+        own = pairs[i].model, model
+        a, b = (dict(getattr(m, "__self__", m).named_buffers()) for m in own)
+        for name, value in b.items():
+            same(a[name].double(), value.double(), TOLERANCE)
