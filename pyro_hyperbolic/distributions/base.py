@@ -191,8 +191,10 @@ class ManifoldNormal(TorchDistribution):
 
     def _check_reach_of(self, leaf: Manifold, distance: Tensor) -> None:
         dtype = self.loc.dtype
+        if not inspectable(distance):
+            return
         reach = leaf.reach(dtype)
-        if not inspectable(distance) or bool((distance <= reach).all()):
+        if bool((distance <= reach).all()):
             return
         wide = leaf.reach(torch.float64)
         worst = (distance / reach).argmax()

@@ -100,10 +100,12 @@ class _Winding:
         assert period is not None  # for the type checker: of a closed factor
         winds = m != 0
         self.s = length + torch.where(winds, m * period, 0.0)
-        lost = (zero | (self.s == 0) | ~self.s.isfinite()) & winds
+        lost = ((self.s == 0) | ~self.s.isfinite()) & winds
+        if dim > 1:  # on a circle no other vectors meet at loc
+            lost = lost | (zero & winds)
         # log|s/r|, where it is defined.
         ratio = (torch.where(lost, 1.0, self.s) / torch.where(zero, 1.0, length)).abs()
-        log_ratio = torch.where(lost | ~winds, 0.0, torch.where(winds, ratio, 1.0).log())
+        log_ratio = torch.where(winds & ~lost, ratio, 1.0).log()
         weight = (dim - 1) * log_ratio - space.log_det_exp(v).unsqueeze(-1)
         too_wide = (2 * math.pi * width.unsqueeze(-1) > WIDEST * period).expand(weight.shape)
         self.log_weight = torch.where(too_wide, torch.nan, torch.where(lost, -torch.inf, weight))

@@ -23,10 +23,10 @@ def frechet_mean(manifold: Manifold, x: Tensor, weights: Tensor | None = None) -
     :math:`f` is geodesically strongly convex where no curvature is positive, so the minimum is unique. (On a sphere it
     is so for points within a quarter of a great circle of each other; for others the result is a local minimum.) It is
     found by Newton steps, halved until :math:`f` falls, which converge from any start; the iteration ends when the step
-    is shorter than ``32 eps (1 + spread)``, or where coordinates cannot tell: rounding moves a mean at distance ``r`` from the origin
-    by :math:`\epsilon \cosh(\sqrt{c}\,r)`, and steps of that order which do not shrink any more are noise. The result
-    is differentiable once in the points, the weights and the curvature: the last Newton step is taken with the graph
-    attached, which is the implicit function theorem.
+    is shorter than ``32 eps (1 + spread)``, or where coordinates cannot tell: rounding moves a mean at distance ``r``
+    from the origin by :math:`\epsilon \cosh(\sqrt{c}\,r)`, and steps of that order which do not shrink any more are
+    noise. The result is differentiable once in the points, the weights and the curvature: the last Newton step is taken
+    with the graph attached, which is the implicit function theorem.
 
     :param manifold: where the points lie; a batch of curvatures has size 1 in its last dimension, that of the points.
     :param x: points ``(..., N, D)``.

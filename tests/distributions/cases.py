@@ -233,6 +233,7 @@ EUCLIDEAN = [
 NORMALS = [*HYPERBOLIC, *SPHERICAL, *PRODUCTS, *EUCLIDEAN]
 # Those whose points have one preimage under the exponential map.
 ONE_TO_ONE = [case for case in NORMALS if case.chart not in (Sphere, mixed)]
+WINDING = [case for case in NORMALS if case not in ONE_TO_ONE and case.law is hdist.WrappedNormal]
 RADII = [RadiusCase(1, 1.0), RadiusCase(2, 0.0), RadiusCase(3, 0.7), RadiusCase(20, 0.1)]
 ANGULAR = [
     AngularCase(hdist.VonMisesFisher, 1),

@@ -15,8 +15,10 @@ from tests.distributions.cases import (
     LAWS,
     NORMALS,
     ON_THE_BALL,
+    ONE_TO_ONE,
     RADII,
     SPHERES,
+    WINDING,
     WITH_PARAMETERS,
     RadiusCase,
     tensors,
@@ -54,7 +56,8 @@ def test_empty_batch(case):
     # torch cannot validate an empty batch of matrices.
     law = case.make((0,), validate_args=False if getattr(case, "kind", None) == "full" else None)
     assert law.log_prob(law.rsample()).shape == (0,)
-    assert law.entropy().shape == (0,)
+    if case not in WINDING:
+        assert law.entropy().shape == (0,)
 
 
 @pytest.mark.parametrize("case", WITH_PARAMETERS, ids=str)
@@ -294,7 +297,9 @@ def test_deepcopy_with_a_curvature_in_training(case):
     law = case.on(case.params(), c=c)
     value = law.rsample().detach()
     again = copy.deepcopy(law)
-    gradient = torch.autograd.grad(again.log_prob(value), again.manifold.c)[0]
+    if not law.manifold.curvatures:
+        return
+    gradient = sum(torch.autograd.grad(again.log_prob(value), set(again.manifold.curvatures)))
     torch.testing.assert_close(gradient, torch.autograd.grad(law.log_prob(value), c)[0])
 
 
@@ -372,13 +377,17 @@ def test_third_positional_argument_is_the_manifold():
 @every_law
 def test_entropy_is_that_of_samples(case):
     law = case.make((3,))
+    if case in WINDING:
+        with pytest.raises(NotImplementedError, match="windings"):
+            law.entropy()
+        return
     surprise = -law.log_prob(law.sample((20_000,)))
     error = (surprise.mean(0) - law.entropy()).abs()
     assert law.entropy().shape == (3,)
     assert (error <= 5 * surprise.std(0) / 20_000**0.5 + ROUNDING[torch.float64]).all()
 
 
-@pytest.mark.parametrize("case", [c for c in WITH_PARAMETERS if getattr(c, "kind", "") != "number"], ids=str)
+@pytest.mark.parametrize("case", [c for c in [*ONE_TO_ONE, *RADII] if getattr(c, "kind", "") != "number"], ids=str)
 def test_entropy_grows_with_the_scale(case):
     params = tensors(case.params((3,)))
     scale = params.get("scale", params.get("scale_tril"))
@@ -390,7 +399,9 @@ def test_entropy_grows_with_the_scale(case):
 
 @every_normal
 def test_variance_of_coordinates_is_refused(case):
-    with pytest.raises(NotImplementedError, match=r"no lengths.* see (covariance_matrix|mean and variance of Hyper)"):
+    with pytest.raises(
+        NotImplementedError, match=r"no lengths.* see (covariance_matrix|mean and variance of (Hyper|Spher))"
+    ):
         _ = case.make().variance
 
 

@@ -31,7 +31,8 @@ class ManifoldReparam(PointReparam):
     its measure depends on ``c``, so every algorithm of Pyro is right for a curvature that is drawn or learned.
     It takes any distribution on a manifold; where a factor is a sphere :math:`v` is the vector of
     :class:`~pyro_hyperbolic.distributions.FlatTransform`, since normal coordinates are not one-to-one there. This is
-    the centred form, for points about which the data say much; :class:`WrappedNormalReparam` and :class:`RiemannianNormalReparam` are the others.
+    the centred form, for points about which the data say much; :class:`WrappedNormalReparam` and
+    :class:`RiemannianNormalReparam` are the others.
 
     **Observed points.** Coordinates that are given as data have a likelihood with respect to a measure that does not
     depend on ``c`` either: on the ball the site gets its density with respect to Lebesgue measure of the coordinates
