@@ -5,7 +5,7 @@ from types import ModuleType
 
 from pyro_hyperbolic import distributions, infer, models, nn
 from pyro_hyperbolic._version import __version__
-from pyro_hyperbolic.geometry import Euclidean, Lorentz, PoincareBall, Product, Sphere
+from pyro_hyperbolic.geometry import Euclidean, Lorentz, PoincareBall, Product, Sphere, Stereographic
 
 # Not all who import the package want data, pictures or analyses: these come when first asked for.
 _LAZY = ("analysis", "datasets", "plotting")
@@ -16,6 +16,7 @@ __all__ = [
     "PoincareBall",
     "Product",
     "Sphere",
+    "Stereographic",
     "__version__",
     "distributions",
     "infer",

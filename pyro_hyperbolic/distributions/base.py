@@ -14,7 +14,7 @@ from torch.distributions import constraints
 from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.distributions.homes import Origin, is_home, moved, settle
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform
-from pyro_hyperbolic.geometry import Manifold, PoincareBall
+from pyro_hyperbolic.geometry import Manifold, PoincareBall, Stereographic
 from pyro_hyperbolic.ops.checks import check_precision, inspectable, static_size
 
 # A law is held by a dtype if its radius at this normal score (99.9% of its mass) still is.
@@ -205,7 +205,7 @@ class ManifoldNormal(TorchDistribution):
         options = []
         if dtype != torch.float64 and needed <= wide:
             options.append(f"float64 (which reaches {wide:.4g})")
-        if isinstance(leaf, PoincareBall):
+        if isinstance(leaf, (PoincareBall, Stereographic)):
             options.append("the hyperboloid, Lorentz(c), whose float64 coordinates reach 708/sqrt(c)")
         remedy = "use " + " or ".join(options) if options else "reduce scale or the curvature"
         raise ValueError(

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions.constraints import Constraint, independent, positive
 from typing_extensions import Self
 
-from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product, Sphere
+from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product, Sphere, Stereographic
 from pyro_hyperbolic.geometry.manifold import describe
 
 
@@ -91,6 +91,17 @@ class _Sphere(OnManifold):
     chart = Sphere
 
 
+class _Stereographic(OnManifold):
+    """Points of the stereographic chart of curvature ``k``: inside of a ball for ``k < 0``, finite for ``k >= 0``."""
+
+    name = "stereographic"
+    chart = Stereographic
+
+    def __repr__(self) -> str:
+        (k,) = self.manifold.curvatures
+        return f"{self.name}(k={describe(k, 'g')})"
+
+
 class _Product(OnManifold):
     """Points of :class:`~pyro_hyperbolic.Product`, whose arguments it takes."""
 
@@ -106,10 +117,11 @@ poincare_ball = _PoincareBall
 hyperboloid = _Hyperboloid
 euclidean = _Euclidean
 sphere = _Sphere
+stereographic = _Stereographic
 product = _Product
 
 _SUPPORTS: dict[type[Manifold], type[OnManifold]] = {
-    kind.chart: kind for kind in (_PoincareBall, _Hyperboloid, _Euclidean, _Sphere, _Product)
+    kind.chart: kind for kind in (_PoincareBall, _Hyperboloid, _Euclidean, _Sphere, _Stereographic, _Product)
 }
 
 
@@ -130,4 +142,5 @@ __all__ = [
     "positive_vector",
     "product",
     "sphere",
+    "stereographic",
 ]

@@ -50,7 +50,8 @@ def _kl_wrapped_wrapped(p: WrappedNormal, q: WrappedNormal) -> Tensor:
 @register_kl(RiemannianNormal, RiemannianNormal)
 def _kl_riemannian_riemannian(p: RiemannianNormal, q: RiemannianNormal) -> Tensor:
     _check_means(p, q)
-    terms = [a._divergence(b) for a, b in zip(p._radii, q._radii, strict=True)]
+    radii = zip(p._radii, q._radii, strict=True)  # of one kind each, since the manifolds are equal
+    terms = [a._divergence(b) for a, b in radii]  # type: ignore[arg-type]
     return functools.reduce(torch.add, terms).to(p.loc.dtype)
 
 

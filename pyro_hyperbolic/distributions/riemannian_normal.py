@@ -19,6 +19,7 @@ from pyro_hyperbolic.distributions.base import (
 from pyro_hyperbolic.distributions.constraints import on_manifold, positive_vector
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
+from pyro_hyperbolic.distributions.signed_radius import SignedRadius
 from pyro_hyperbolic.distributions.spherical_radius import SphericalRadius
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.ops.special import safe_norm
@@ -160,10 +161,13 @@ class RiemannianNormal(ManifoldNormal):
         return [radius._outer(MASS_SCORE) for radius in self._radii]
 
 
-def _radius(space: Manifold, dim: int, scale: Tensor) -> HyperbolicRadius | SphericalRadius:
+def _radius(space: Manifold, dim: int, scale: Tensor) -> HyperbolicRadius | SphericalRadius | SignedRadius:
     """The distribution of the radius on a space of constant curvature."""
     c = space.valid_c
     # A curvature in another dtype must not decide that of the samples.
     c = c.to(scale) if isinstance(c, Tensor) else c
-    kind = HyperbolicRadius if space.sign > 0 else SphericalRadius
-    return kind(dim, scale, c, validate_args=False)
+    if space.sign == 0:
+        return SignedRadius(dim, scale, torch.as_tensor(c))
+    if space.sign < 0:
+        return SphericalRadius(dim, scale, c.abs() if isinstance(c, Tensor) else abs(c), validate_args=False)
+    return HyperbolicRadius(dim, scale, c, validate_args=False)

@@ -16,6 +16,7 @@ from pyro_hyperbolic.distributions.constraints import (
     positive_vector,
     product,
     sphere,
+    stereographic,
 )
 from pyro_hyperbolic.distributions.homes import Origin, settle
 from pyro_hyperbolic.geometry import Manifold
@@ -110,7 +111,7 @@ class FlatTransform(Transform):
     .. math:: v \mapsto \frac{1}{1 + c|v|^2/4} \left(\frac{1 - c|v|^2/4}{\sqrt c}, v\right), \qquad
               \log|J| = -d \log(1 + c|v|^2/4) ,
 
-    on any other the exponential map at the origin. The Jacobian is taken with respect to the **Riemannian volume**.
+    on ``Stereographic(k)`` with ``k > 0`` half of ``v`` itself, on any other the exponential map at the origin. The Jacobian is taken with respect to the **Riemannian volume**.
 
     :param manifold: the manifold.
 
@@ -170,6 +171,8 @@ def _exp_map_at_origin(constraint: OnManifold) -> ExpMapTransform:
 
 @biject_to.register(sphere)
 @transform_to.register(sphere)
+@biject_to.register(stereographic)
+@transform_to.register(stereographic)
 @biject_to.register(product)
 @transform_to.register(product)
 def _flat(constraint: OnManifold) -> FlatTransform:

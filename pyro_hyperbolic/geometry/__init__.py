@@ -8,6 +8,7 @@ from pyro_hyperbolic.geometry.manifold import Manifold
 from pyro_hyperbolic.geometry.poincare import PoincareBall
 from pyro_hyperbolic.geometry.product import Product
 from pyro_hyperbolic.geometry.sphere import Sphere
+from pyro_hyperbolic.geometry.stereographic import Stereographic
 
 __all__ = [
     "DeltaHyperbolicity",
@@ -17,6 +18,7 @@ __all__ = [
     "PoincareBall",
     "Product",
     "Sphere",
+    "Stereographic",
     "delta_hyperbolicity",
     "four_point_deltas",
     "frechet_mean",

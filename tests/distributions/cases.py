@@ -12,7 +12,7 @@ from torch import Tensor
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, Product, Sphere
+from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, Product, Sphere, Stereographic
 
 Shape = tuple[int, ...]
 
@@ -219,6 +219,12 @@ SPHERICAL = [
     NormalCase(hdist.RiemannianNormal, "isotropic", 2, 0.7, Sphere),
     NormalCase(hdist.RiemannianNormal, "number", 1, 1.4, Sphere),
 ]
+SIGNED = [
+    NormalCase(hdist.WrappedNormal, "diagonal", 2, 0.7, Stereographic),
+    NormalCase(hdist.WrappedNormal, "full", 2, -0.7, Stereographic),
+    NormalCase(hdist.RiemannianNormal, "isotropic", 2, 0.7, Stereographic),
+    NormalCase(hdist.RiemannianNormal, "isotropic", 3, -0.7, Stereographic),
+]
 PRODUCTS = [
     NormalCase(hdist.WrappedNormal, "isotropic", 3, 0.7, mixed),
     NormalCase(hdist.WrappedNormal, "diagonal", 3, 0.7, open_product),
@@ -230,9 +236,9 @@ EUCLIDEAN = [
     NormalCase(hdist.WrappedNormal, "diagonal", 2, 0.0, flat),
     NormalCase(hdist.RiemannianNormal, "isotropic", 3, 0.0, flat),
 ]
-NORMALS = [*HYPERBOLIC, *SPHERICAL, *PRODUCTS, *EUCLIDEAN]
+NORMALS = [*HYPERBOLIC, *SPHERICAL, *SIGNED, *PRODUCTS, *EUCLIDEAN]
 # Those whose points have one preimage under the exponential map.
-ONE_TO_ONE = [case for case in NORMALS if case.chart not in (Sphere, mixed)]
+ONE_TO_ONE = [case for case in NORMALS if case.chart not in (Sphere, mixed) and case not in SIGNED[::2]]
 WINDING = [case for case in NORMALS if case not in ONE_TO_ONE and case.law is hdist.WrappedNormal]
 RADII = [RadiusCase(1, 1.0), RadiusCase(2, 0.0), RadiusCase(3, 0.7), RadiusCase(20, 0.1)]
 ANGULAR = [

@@ -12,7 +12,7 @@ import torch
 from torch.distributions import biject_to, kl_divergence, transform_to
 
 import pyro_hyperbolic.distributions as hdist
-from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic import Lorentz, PoincareBall, Stereographic
 from tests.distributions.cases import EUCLIDEAN, NORMALS, WINDING, NormalCase
 from tests.helpers import ROUNDING, same
 from tests.loop import SHAPES, curvatures, equals_loop
@@ -88,7 +88,7 @@ def test_divergence_and_motion_equal_loop(case):
         motion = p._loc_motion(v.detach().expand(p.batch_shape + (case.dim,)))
         return torch.cat([kl_divergence(p, q).unsqueeze(-1), motion], -1)
 
-    if case in WINDING:
+    if case in WINDING or (case.chart is Stereographic and case.law is hdist.WrappedNormal):
         pytest.skip("the divergence has no closed form")
     c = curvatures((2, 1), flat=case.chart is PoincareBall)
     equals_loop(f, c, *leaves(case, (3,)), TOLERANCE)

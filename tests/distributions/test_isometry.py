@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_hyperbolic import Euclidean, PoincareBall, Product, Sphere
+from pyro_hyperbolic import Euclidean, PoincareBall, Product, Sphere, Stereographic
 from tests.distributions.cases import ISOTROPIC, PRODUCTS
 from tests.helpers import DTYPES, LOG_PROB, same
 
@@ -44,6 +44,8 @@ def _move(name, manifold, x):
         return torch.cat([_move(name, space, part) for (space, _), part in parts], -1)
     if isinstance(manifold, Sphere):
         return _move_on_sphere(name, x)
+    if isinstance(manifold, Stereographic):
+        return ISOMETRIES[name](manifold, x)
     if isinstance(manifold, Euclidean):
         return ISOMETRIES[name](PoincareBall(0.0), x)
     if isinstance(manifold, PoincareBall):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Product, Sphere
+from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Product, Sphere, Stereographic
 from pyro_hyperbolic.geometry import Manifold
 
 
@@ -24,7 +24,7 @@ class SpaceCase:
     has_curvature: bool = True
 
     def __str__(self) -> str:
-        return f"{self.name}-d{self.dim}"
+        return f"{self.name}-d{self.dim}-c{self.c:g}"
 
     @property
     def space(self) -> Any:
@@ -54,6 +54,9 @@ SPACES = [
     SpaceCase("Sphere", Sphere, 1, 1.4),
     SpaceCase("Sphere", Sphere, 2, 0.7),
     SpaceCase("Sphere", Sphere, 5, 1.0),
+    SpaceCase("Stereographic", Stereographic, 3, 0.8),
+    SpaceCase("Stereographic", Stereographic, 2, -0.8),
+    SpaceCase("Stereographic", Stereographic, 2, 0.0),
     SpaceCase("Product", _mixed, 5),
     SpaceCase("nested Product", _nested, 7),
 ]

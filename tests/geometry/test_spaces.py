@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from pyro_hyperbolic import Euclidean, PoincareBall, Product, Sphere
+from pyro_hyperbolic import Euclidean, PoincareBall, Product, Sphere, Stereographic
 from tests.geometry.spaces import CURVED, SPACES
 from tests.helpers import DTYPES, GEOMETRY, ROUNDING, same
 from tests.loop import curvatures, equals_loop
@@ -344,3 +344,66 @@ class TestProduct:
         same(x, ball.from_normal_coords(None, v[:2]), EXACT)
         same(y, sphere.from_normal_coords(None, v[2:3]), EXACT)
         same(z, v[3:], EXACT)
+
+
+class TestStereographic:
+    X, Y = (torch.tensor(p, dtype=torch.float64) for p in ([0.3, -0.4, 0.2], [-0.5, 0.1, 0.4]))
+
+    @pytest.mark.parametrize("kind", [float, torch.tensor], ids=["float", "tensor"])
+    def test_negative_half_is_the_ball(self, kind):
+        ours, ball = Stereographic(kind(-1.3)), PoincareBall(1.3)
+        v = torch.tensor([0.4, 0.3, -0.2], dtype=torch.float64)
+        for name, arguments in {
+            "dist": (self.X, self.Y),
+            "expmap": (self.X, v),
+            "logmap": (self.X, self.Y),
+            "transp": (self.X, self.Y, v),
+            "dist2plane": (self.X, self.Y, v),
+            "log_det_exp": (v,),
+            "log_volume_element": (self.X,),
+            "from_flat": (v,),
+        }.items():
+            same(getattr(ours, name)(*arguments), getattr(ball, name)(*arguments), 1e-6 if kind is not float else EXACT)
+
+    @pytest.mark.parametrize("scale", [1.0, 5.0])
+    def test_positive_half_is_the_sphere(self, scale):
+        k = torch.tensor(1.3, dtype=torch.float64)
+        ours, sphere = Stereographic(k), Sphere(k)
+        x, y = scale * self.X, -2 * scale * self.Y
+        p, q = (sphere.from_flat(2 * z) for z in (x, y))
+        same(ours.dist(x, y), sphere.dist(p, q), EXACT)
+        same(ours.dist0(x), sphere.dist0(p), EXACT)
+        same(ours.pairwise_dist(x[None], y[None]), sphere.pairwise_dist(p[None], q[None]), 1e-8)
+        same(ours.to_normal_coords(x, y), sphere.to_normal_coords(p, q), 1e-11)
+
+    def test_derivatives_in_k_through_zero(self):
+        def f(k):
+            space = Stereographic(k)
+            v = space.to_normal_coords(self.X, self.Y)
+            y = space.from_normal_coords(self.X, v.flip(-1))
+            return torch.stack(
+                [space.dist(self.X, self.Y), space.dist2plane(self.X, y, v), space.log_det_exp(v), y.sum()]
+            )
+
+        for k in (-1e-2, -1e-9, 0.0, 1e-9, 1e-2):
+            assert gradcheck(f, torch.tensor(k, dtype=torch.float64, requires_grad=True))
+
+    def test_antipodes(self):
+        k = torch.tensor(4.0, dtype=torch.float64, requires_grad=True)
+        space = Stereographic(k)
+        x = torch.tensor([0.5, 0.0], dtype=torch.float64, requires_grad=True)
+        y = torch.tensor([-0.5, 0.0], dtype=torch.float64, requires_grad=True)
+        v = space.to_normal_coords(x, y)
+        same(v, torch.tensor([math.pi / 2, 0.0]), 1e-6)
+        for out in (v.sum(), space.dist(x, y), space.pairwise_dist(x[None], y[None]).sum()):
+            same(out, math.pi / 2, 1e-6)
+            assert all(g.isfinite().all() for g in torch.autograd.grad(out, (x, y, k), retain_graph=True))
+
+    def test_object(self):
+        assert repr(Stereographic(torch.tensor([-1.0, 2.0]))) == "Stereographic(k=[-1, 2] of shape (2,))"
+        assert Stereographic(1.0) == Stereographic(torch.tensor(1.0)) != Stereographic(-1.0)
+        assert [Stereographic(k).sign for k in (-1.0, 0.0, 1.0, torch.tensor(1.0))] == [1, 1, -1, 0]
+        for bad in (math.nan, math.inf, -math.inf):
+            for value in (bad, torch.tensor(bad)):
+                with pytest.raises(ValueError, match="k must be finite"):
+                    Stereographic(value)
