@@ -111,7 +111,8 @@ class FlatTransform(Transform):
     .. math:: v \mapsto \frac{1}{1 + c|v|^2/4} \left(\frac{1 - c|v|^2/4}{\sqrt c}, v\right), \qquad
               \log|J| = -d \log(1 + c|v|^2/4) ,
 
-    on ``Stereographic(k)`` with ``k > 0`` half of ``v`` itself, on any other the exponential map at the origin. The Jacobian is taken with respect to the **Riemannian volume**.
+    on ``Stereographic(k)`` with ``k > 0`` half of ``v`` itself, on any other the exponential map at the origin. The
+    Jacobian is taken with respect to the **Riemannian volume**.
 
     :param manifold: the manifold.
 
