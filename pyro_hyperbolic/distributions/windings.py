@@ -100,7 +100,8 @@ class _Winding:
         assert period is not None  # for the type checker: of a closed factor
         winds = m != 0
         self.s = length + torch.where(winds, m * period, 0.0)
-        lost = ((self.s == 0) | ~self.s.isfinite()) & winds
+        # A period whose square overflows, of a curvature that is nearly 0, is as good as none.
+        lost = ((self.s == 0) | ~(self.s.abs() < torch.finfo(v.dtype).max ** 0.25)) & winds
         if dim > 1:  # on a circle no other vectors meet at loc
             lost = lost | (zero & winds)
         # log|s/r|, where it is defined.

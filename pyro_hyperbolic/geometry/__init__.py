@@ -7,6 +7,7 @@ from pyro_hyperbolic.geometry.lorentz import Lorentz
 from pyro_hyperbolic.geometry.manifold import Manifold
 from pyro_hyperbolic.geometry.poincare import PoincareBall
 from pyro_hyperbolic.geometry.product import Product
+from pyro_hyperbolic.geometry.signature import dimension, space
 from pyro_hyperbolic.geometry.sphere import Sphere
 from pyro_hyperbolic.geometry.stereographic import Stereographic
 
@@ -20,6 +21,8 @@ __all__ = [
     "Sphere",
     "Stereographic",
     "delta_hyperbolicity",
+    "dimension",
     "four_point_deltas",
     "frechet_mean",
+    "space",
 ]

@@ -99,6 +99,12 @@ class Euclidean(Space):
     def base_point_variation(self, m: Tensor, v: Tensor, dm: Tensor) -> Tensor:
         return dm.expand(torch.broadcast_shapes(dm.shape, v.shape))
 
+    def exp0(self, v: Tensor) -> Tensor:
+        return v
+
+    def log0(self, x: Tensor) -> Tensor:
+        return x
+
     def recentre(self, m: Tensor, v: Tensor) -> Tensor:
         return v - m
 

@@ -272,6 +272,18 @@ class Manifold(ABC):
             return recentre(m, v, self.aligned_c(v))
         return self.to_normal_coords(self.from_normal_coords(None, m), self.from_normal_coords(None, v))
 
+    def exp0(self, v: Tensor) -> Tensor:
+        r"""The ball's :math:`\exp_0`: the point at distance :math:`2|v|` of the origin; :math:`|v|` in flat factors.
+
+        So layers and encoders of the hyperbolic charts are those of the paper, whose metric at the origin is
+        :math:`4\,dz^2`.
+        """
+        return self.from_normal_coords(None, 2 * v)
+
+    def log0(self, x: Tensor) -> Tensor:
+        """The inverse of :meth:`exp0`."""
+        return self.to_normal_coords(None, x) / 2
+
     def period(self, x: Tensor) -> float | Tensor | None:
         r"""Length of a closed geodesic as a factor of the coordinates of ``x``; ``None`` if none closes.
 

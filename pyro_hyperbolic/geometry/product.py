@@ -147,14 +147,15 @@ class Product(Space):
         With flat factors that is the distance to the plane of the product. With curved ones the set where it is 0 is
         no geodesic plane (a product has few): it is the function that an affine layer of the product computes.
         """
-        rows = self._rows(self.split(x), self.split(p), self.split(a))
-        lengths = torch.stack(
-            torch.broadcast_tensors(*[safe_norm(_coframe(space, q, n)).squeeze(-1) for space, _, q, n in rows]), -1
-        )
-        total = safe_norm(lengths)
-        shares = (lengths / torch.where(total == 0, 1.0, total)).unbind(-1)
-        out = sum(share * space.dist2plane(y, q, n) for share, (space, y, q, n) in zip(shares, rows, strict=True))
-        assert isinstance(out, Tensor)  # for the type checker: there is a factor
+        return self.dist2plane0(x, p, self.coframe(p, a), signed)
+
+    def dist2plane0(self, x: Tensor, p: Tensor, v: Tensor, signed: bool = True) -> Tensor:
+        parts = self.split_coords(v)
+        total = safe_norm(v)
+        inverse = 1 / torch.where(total == 0, 1.0, total).squeeze(-1)
+        rows = self._rows(self.split(x), self.split(p), parts)
+        terms = [safe_norm(u).squeeze(-1) * inverse * space.dist2plane0(y, q, u) for space, y, q, u in rows]
+        out = _sum(terms)
         return out if signed else out.abs()
 
     def projx(self, x: Tensor) -> Tensor:
@@ -181,6 +182,12 @@ class Product(Space):
     def base_point_variation(self, m: Tensor, v: Tensor, dm: Tensor) -> Tensor:
         rows = self._rows(self.split_coords(m), self.split_coords(v), self.split_coords(dm))
         return _cat([space.base_point_variation(*parts) for space, *parts in rows])
+
+    def exp0(self, v: Tensor) -> Tensor:
+        return _cat([space.exp0(u) for space, u in self._rows(self.split_coords(v))])
+
+    def log0(self, x: Tensor) -> Tensor:
+        return _cat([space.log0(p) for space, p in self._rows(self.split(x))])
 
     def recentre(self, m: Tensor, v: Tensor) -> Tensor:
         return _cat(

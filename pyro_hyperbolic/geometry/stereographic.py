@@ -83,7 +83,8 @@ class Stereographic(Space):
 
     def reach(self, dtype: torch.dtype) -> float | Tensor:
         c = torch.as_tensor(self.c, dtype=torch.float64).detach()
-        reach = torch.as_tensor(PoincareBall.with_curvature(c.clamp(min=0)).reach(dtype), device=c.device)
+        # Minus 0 has a root of its own.
+        reach = torch.as_tensor(PoincareBall.with_curvature(c.clamp(min=0).abs()).reach(dtype), device=c.device)
         return reach if reach.dim() > 0 else reach.item()
 
     def period(self, x: Tensor) -> float | Tensor | None:

@@ -65,7 +65,7 @@ def dist(x: Tensor, y: Tensor, c: Curvature, sign: int) -> Tensor:
 def _wide_distance(x: Tensor, y: Tensor, c: Curvature, wide: Tensor) -> Tensor:
     """Where the angle is more than a right one; a number elsewhere."""
     xy = dot(x, y).unsqueeze(-1)
-    across = y - xy * x / torch.where(wide, squared_norm(x), 1.0)
+    across = y - xy * x / torch.where(wide & (x != 0).any(-1, keepdim=True), squared_norm(x), 1.0)
     q = torch.cat([1 - c * xy, c * safe_norm(x) * safe_norm(across)], -1)
     root = _root(-c * torch.ones_like(xy), wide)
     return 2 * torch.atan2(root * safe_norm(x - y), torch.where(wide, safe_norm(q), 1.0)) / root

@@ -373,6 +373,8 @@ class TestStereographic:
         p, q = (sphere.from_flat(2 * z) for z in (x, y))
         same(ours.dist(x, y), sphere.dist(p, q), EXACT)
         same(ours.dist0(x), sphere.dist0(p), EXACT)
+        same(ours.dist(torch.zeros_like(y), y), ours.dist0(y), EXACT)
+        same(ours.to_normal_coords(torch.zeros_like(y), y), ours.to_normal_coords(None, y), EXACT)
         same(ours.pairwise_dist(x[None], y[None]), sphere.pairwise_dist(p[None], q[None]), 1e-8)
         same(ours.to_normal_coords(x, y), sphere.to_normal_coords(p, q), 1e-11)
 
