@@ -5,12 +5,24 @@ from types import ModuleType
 
 from pyro_hyperbolic import distributions, infer, models, nn
 from pyro_hyperbolic._version import __version__
-from pyro_hyperbolic.geometry import Lorentz, PoincareBall
+from pyro_hyperbolic.geometry import Euclidean, Lorentz, PoincareBall, Product, Sphere, Stereographic
 
 # Not all who import the package want data, pictures or analyses: these come when first asked for.
 _LAZY = ("analysis", "datasets", "plotting")
 
-__all__ = ["Lorentz", "PoincareBall", "__version__", "distributions", "infer", "models", "nn"]
+__all__ = [
+    "Euclidean",
+    "Lorentz",
+    "PoincareBall",
+    "Product",
+    "Sphere",
+    "Stereographic",
+    "__version__",
+    "distributions",
+    "infer",
+    "models",
+    "nn",
+]
 
 
 def __getattr__(name: str) -> ModuleType:

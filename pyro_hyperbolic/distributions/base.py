@@ -14,8 +14,7 @@ from torch.distributions import constraints
 from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.distributions.homes import Origin, is_home, moved, settle
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform
-from pyro_hyperbolic.geometry import Lorentz, Manifold
-from pyro_hyperbolic.geometry.variation import base_point_variation
+from pyro_hyperbolic.geometry import Manifold, PoincareBall, Stereographic
 from pyro_hyperbolic.ops.checks import check_precision, inspectable, static_size
 
 # A law is held by a dtype if its radius at this normal score (99.9% of its mass) still is.
@@ -58,9 +57,18 @@ class ManifoldNormal(TorchDistribution):
         """The inverse of ``_colour``."""
         raise NotImplementedError
 
-    def _outer_radius(self) -> Tensor:
-        """Radius around ``loc`` that holds all but a thousandth of the mass, ``batch_shape``."""
+    def _outer_radii(self) -> list[Tensor]:
+        """In each factor the radius around ``loc`` that holds all but a thousandth of the mass, ``batch_shape``."""
         raise NotImplementedError
+
+    @property
+    def _leaves(self) -> list[tuple[Manifold, int]]:
+        """The factors of the space and their dimensions: one, if it is no product."""
+        return self.manifold.leaves(self.dim)
+
+    def _split_coords(self, v: Tensor) -> tuple[Tensor, ...]:
+        """Normal coordinates by factor."""
+        return v.split([dim for _, dim in self._leaves], -1)
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> constraints.Constraint:
@@ -138,8 +146,7 @@ class ManifoldNormal(TorchDistribution):
         return self._transform._cached_x_y
 
     def _lacks_graph(self, sample: Tensor) -> bool:
-        c = self.manifold.c
-        moving = self.loc.requires_grad or (isinstance(c, Tensor) and c.requires_grad)
+        moving = self.loc.requires_grad or self.manifold.moves
         return moving and torch.is_grad_enabled() and not sample.requires_grad
 
     def drew(self, value: Tensor) -> bool:
@@ -167,7 +174,7 @@ class ManifoldNormal(TorchDistribution):
 
     def _loc_motion(self, v: Tensor) -> Tensor:
         m = self.manifold.to_normal_coords(None, self.loc)
-        return base_point_variation(m.detach(), v, m - m.detach(), self.manifold.aligned_c(m))
+        return self.manifold.base_point_variation(m.detach(), v, m - m.detach())
 
     def _check_reach(self) -> None:
         """Refuse to sample where the coordinates cannot hold the mass: samples and density would disagree.
@@ -177,27 +184,32 @@ class ManifoldNormal(TorchDistribution):
         """
         if not self._validate_args:
             return
-        dtype = self.loc.dtype
         with torch.no_grad():
-            distance = self.manifold.dist0(self.loc) + self._outer_radius()
-            if not inspectable(distance):
-                return
-            if bool((distance <= self.manifold.reach(dtype)).all()):
-                return
-            reach, wide = self.manifold.reach(dtype), self.manifold.reach(torch.float64)
-            worst = (distance / reach).argmax()
-            needed, reach, wide = (
-                torch.as_tensor(value, device=worst.device).expand(distance.shape).flatten()[worst].item()
-                for value in (distance, reach, wide)
-            )
+            places = self.loc.split([leaf.ambient_dim(dim) for leaf, dim in self._leaves], -1)
+            for (leaf, _), place, radius in zip(self._leaves, places, self._outer_radii(), strict=True):
+                self._check_reach_of(leaf, leaf.dist0(place) + radius)
+
+    def _check_reach_of(self, leaf: Manifold, distance: Tensor) -> None:
+        dtype = self.loc.dtype
+        if not inspectable(distance):
+            return
+        reach = leaf.reach(dtype)
+        if bool((distance <= reach).all()):
+            return
+        wide = leaf.reach(torch.float64)
+        worst = (distance / reach).argmax()
+        needed, reach, wide = (
+            torch.as_tensor(value, device=worst.device).expand(distance.shape).flatten()[worst].item()
+            for value in (distance, reach, wide)
+        )
         options = []
         if dtype != torch.float64 and needed <= wide:
             options.append(f"float64 (which reaches {wide:.4g})")
-        if not isinstance(self.manifold, Lorentz):
+        if isinstance(leaf, (PoincareBall, Stereographic)):
             options.append("the hyperboloid, Lorentz(c), whose float64 coordinates reach 708/sqrt(c)")
         remedy = "use " + " or ".join(options) if options else "reduce scale or the curvature"
         raise ValueError(
-            f"{type(self).__name__} on {self.manifold!r}: loc and scale put mass at distance {needed:.4g} from the"
+            f"{type(self).__name__} on {leaf!r}: loc and scale put mass at distance {needed:.4g} from the"
             f" origin, but {dtype} coordinates end at {reach:.4g}; {remedy}."
         )
 

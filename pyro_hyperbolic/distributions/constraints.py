@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 from torch.distributions.constraints import Constraint, independent, positive
 from typing_extensions import Self
 
-from pyro_hyperbolic.geometry import Lorentz, Manifold, PoincareBall
+from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product, Sphere, Stereographic
 from pyro_hyperbolic.geometry.manifold import describe
 
 
@@ -26,7 +28,7 @@ positive_vector = _PositiveVector()
 class OnManifold(Constraint):
     """Points of a manifold. Two such constraints are equal when chart and curvature are the same.
 
-    :param c: as of the chart; the result of ``check`` broadcasts with it.
+    :param args: as of the chart; the result of ``check`` broadcasts with the curvature.
     """
 
     event_dim = 1
@@ -34,8 +36,8 @@ class OnManifold(Constraint):
     name: str
     chart: type[Manifold]
 
-    def __init__(self, c: float | Tensor = 1.0) -> None:
-        self.manifold = self.chart(c)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.manifold = self.chart(*args, **kwargs)
         super().__init__()
 
     @classmethod
@@ -72,10 +74,55 @@ class _Hyperboloid(OnManifold):
     chart = Lorentz
 
 
+class _Euclidean(OnManifold):
+    """Finite vectors ``(..., d)``, as points of :class:`~pyro_hyperbolic.Euclidean`."""
+
+    name = "euclidean"
+    chart = Euclidean
+
+    def __repr__(self) -> str:
+        return f"{self.name}()"
+
+
+class _Sphere(OnManifold):
+    """Points ``(..., d + 1)`` of the sphere of curvature ``c``, to rounding."""
+
+    name = "sphere"
+    chart = Sphere
+
+
+class _Stereographic(OnManifold):
+    """Points of the stereographic chart of curvature ``k``: inside of a ball for ``k < 0``, finite for ``k >= 0``."""
+
+    name = "stereographic"
+    chart = Stereographic
+
+    def __repr__(self) -> str:
+        (k,) = self.manifold.curvatures
+        return f"{self.name}(k={describe(k, 'g')})"
+
+
+class _Product(OnManifold):
+    """Points of :class:`~pyro_hyperbolic.Product`, whose arguments it takes."""
+
+    name = "product"
+    chart = Product
+
+    def __repr__(self) -> str:
+        assert isinstance(self.manifold, Product)
+        return f"{self.name}({', '.join(f'({space!r}, {dim})' for space, dim in self.manifold.factors)})"
+
+
 poincare_ball = _PoincareBall
 hyperboloid = _Hyperboloid
+euclidean = _Euclidean
+sphere = _Sphere
+stereographic = _Stereographic
+product = _Product
 
-_SUPPORTS: dict[type[Manifold], type[OnManifold]] = {kind.chart: kind for kind in (_PoincareBall, _Hyperboloid)}
+_SUPPORTS: dict[type[Manifold], type[OnManifold]] = {
+    kind.chart: kind for kind in (_PoincareBall, _Hyperboloid, _Euclidean, _Sphere, _Stereographic, _Product)
+}
 
 
 def on_manifold(manifold: Manifold) -> Constraint:
@@ -86,4 +133,14 @@ def on_manifold(manifold: Manifold) -> Constraint:
     return _SUPPORTS[type(manifold)].of(manifold)
 
 
-__all__ = ["OnManifold", "hyperboloid", "on_manifold", "poincare_ball", "positive_vector"]
+__all__ = [
+    "OnManifold",
+    "euclidean",
+    "hyperboloid",
+    "on_manifold",
+    "poincare_ball",
+    "positive_vector",
+    "product",
+    "sphere",
+    "stereographic",
+]

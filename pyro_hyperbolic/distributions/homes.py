@@ -80,15 +80,18 @@ def is_home(point: Tensor, manifold: Manifold, validate: bool) -> bool:
     """
     if not inspectable(point):
         return True
-    home, c = home_of(point), manifold.c
+    home = home_of(point)
     if home is None:
-        if isinstance(c, Tensor) and c.requires_grad:
+        if manifold.moves:
             # An observation: the space where it is first seen is the one that its coordinates belong to.
             settle(point, manifold, Origin.OBSERVED)
         return True
     if home.origin is Origin.DRAWN and not validate:
         return True
-    return _same(home.manifold.c, c) and not (home.origin is Origin.KEPT and _became_a_variable(home.manifold.c, c))
+    if len(home.manifold.curvatures) != len(manifold.curvatures):
+        return False
+    pairs = zip(home.manifold.curvatures, manifold.curvatures, strict=True)
+    return all(_same(a, b) and not (home.origin is Origin.KEPT and _became_a_variable(a, b)) for a, b in pairs)
 
 
 def _same(a: float | Tensor, b: float | Tensor) -> bool:

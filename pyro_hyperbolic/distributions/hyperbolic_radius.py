@@ -14,6 +14,7 @@ from torch.distributions.utils import broadcast_all
 from pyro_hyperbolic.ops import radial
 from pyro_hyperbolic.ops.checks import check_precision
 from pyro_hyperbolic.ops.special import log_sinhc
+from pyro_hyperbolic.ops.transport import length_of_noise, stretch
 
 
 class HyperbolicRadius(TorchDistribution):
@@ -115,6 +116,38 @@ class HyperbolicRadius(TorchDistribution):
     def _wide(self) -> HyperbolicRadius:
         """This law in float64."""
         return HyperbolicRadius(self.dim, self.scale.double(), self.c.double(), validate_args=False)
+
+    def _stretch(self, rho: Tensor) -> Tensor:
+        """The scaled radius of the same quantile as the length of white noise, divided by that."""
+        rho, q = torch.broadcast_tensors(rho, self._q)
+        return stretch(rho, q, self.dim)
+
+    def _length_of_noise(self, y: Tensor) -> Tensor:
+        """The inverse: the length of white noise from the scaled radius; no derivatives."""
+        y, q = torch.broadcast_tensors(y, self._q)
+        return length_of_noise(y, q, self.dim)
+
+    def _outer(self, score: float) -> Tensor:
+        """A bound of the quantile at a normal score."""
+        # tanh(s) >= s / sqrt(1 + s^2) bounds the mode, and the radius is never wider than scale around it.
+        n = self.dim - 1
+        square = n * n * self.c * self.scale.square()
+        mode = (0.5 * (square + (square * square + 4 * n * n).sqrt())).sqrt()
+        return self.scale * (mode + score)
+
+    def _entropy_at(self, log_area: float) -> Tensor:
+        r""":math:`\log Z + \mathbb{E}[r^2]/2\sigma^2` of the Riemannian normal; in float64."""
+        mean, variance = radial.moments(self._q, self.dim)
+        return self._log_integral(log_area) + 0.5 * (variance + mean.square())
+
+    def _divergence(self, other: HyperbolicRadius) -> Tensor:
+        """The Kullback-Leibler divergence from this distribution to one of another scale."""
+        # The terms grow like d^2 c sigma^2 and nearly cancel where the scales are close.
+        a, b = self._wide(), other._wide()
+        mean, variance = radial.moments(a._q, self.dim)
+        ratio = (a.scale / b.scale).square()
+        log_z = radial.log_integral_ratio(b._q, self.dim) - radial.log_integral_ratio(a._q, self.dim)
+        return log_z - 0.5 * self.dim * ratio.log() + 0.5 * (variance + mean.square()) * (ratio - 1)
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:

@@ -16,6 +16,8 @@ step does not decide which estimator a step uses.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from pyro.distributions import Delta, Independent, MaskedDistribution
 from pyro.distributions.kl import _kl_delta as _kl_delta_of_pyro
@@ -23,15 +25,19 @@ from torch import Tensor
 from torch.distributions import register_kl
 
 from pyro_hyperbolic.distributions.base import ManifoldNormal, base_law
+from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
+from pyro_hyperbolic.distributions.spherical import AngularDistribution, PowerSpherical, VonMisesFisher
 from pyro_hyperbolic.distributions.wrapped_normal import WrappedNormal
+from pyro_hyperbolic.geometry import Sphere
 from pyro_hyperbolic.ops.checks import inspectable
-from pyro_hyperbolic.ops.radial import log_integral_ratio, moments
 
 
 @register_kl(WrappedNormal, WrappedNormal)
 def _kl_wrapped_wrapped(p: WrappedNormal, q: WrappedNormal) -> Tensor:
     _check_means(p, q)
+    if p._winds:
+        raise NotImplementedError("no closed form for sums over windings; use a Monte Carlo estimate")
     if not (p._is_full or q._is_full):
         log_ratio = (p.scale / q.scale).log()
         gaussian = 0.5 * torch.expm1(2 * log_ratio) - log_ratio
@@ -44,12 +50,33 @@ def _kl_wrapped_wrapped(p: WrappedNormal, q: WrappedNormal) -> Tensor:
 @register_kl(RiemannianNormal, RiemannianNormal)
 def _kl_riemannian_riemannian(p: RiemannianNormal, q: RiemannianNormal) -> Tensor:
     _check_means(p, q)
-    # The terms grow like d^2 c sigma^2 and nearly cancel where the scales are close.
-    a, b = p._radius._wide(), q._radius._wide()
-    mean, variance = moments(a._q, p.dim)
-    ratio = (a.scale / b.scale).square()
-    log_z = log_integral_ratio(b._q, p.dim) - log_integral_ratio(a._q, p.dim) - 0.5 * p.dim * ratio.log()
-    return (log_z + 0.5 * (variance + mean.square()) * (ratio - 1)).to(p.loc.dtype)
+    radii = zip(p._radii, q._radii, strict=True)  # of one kind each, since the manifolds are equal
+    terms = [a._divergence(b) for a, b in radii]  # type: ignore[arg-type]
+    return functools.reduce(torch.add, terms).to(p.loc.dtype)
+
+
+@register_kl(VonMisesFisher, VonMisesFisher)
+def _kl_fisher_fisher(p: VonMisesFisher, q: VonMisesFisher) -> Tensor:
+    # Of any two means: that of cos is one number times the direction.
+    _check_spaces(p, q)
+    far = 1 - p.mean_resultant_length * p.cosine_to(q)
+    return q.log_normalizer - p.entropy() + q._kappa * far
+
+
+@register_kl(PowerSpherical, PowerSpherical)
+def _kl_power_power(p: PowerSpherical, q: PowerSpherical) -> Tensor:
+    _check_means(p, q)
+    return q.log_normalizer - p.log_normalizer + (q._kappa - p._kappa) * p.mean_energy()
+
+
+@register_kl(AngularDistribution, HypersphericalUniform)
+def _kl_angular_uniform(p: AngularDistribution, q: HypersphericalUniform) -> Tensor:
+    if p.manifold != Sphere(1.0) or p.event_shape != q.event_shape:
+        raise ValueError(
+            f"the uniform distribution is that of the unit sphere in {q.dim} dimensions, but p is one of points"
+            f" {tuple(p.event_shape)} of {p.manifold!r}; use Sphere(1.0) and as many coordinates."
+        )
+    return q.log_area - p.entropy()
 
 
 @register_kl(Delta, MaskedDistribution)
@@ -68,8 +95,8 @@ def _factor(law: WrappedNormal) -> Tensor:
     return law.scale_tril if law._is_full else torch.diag_embed(law.scale.expand(law.batch_shape + (law.dim,)))
 
 
-def _check_means(p: ManifoldNormal, q: ManifoldNormal) -> None:
-    curvatures = [law.manifold.c for law in (p, q) if isinstance(law.manifold.c, Tensor)]
+def _check_spaces(p: ManifoldNormal, q: ManifoldNormal) -> None:
+    curvatures = [c for law in (p, q) for c in law.manifold.curvatures if isinstance(c, Tensor)]
     if p.manifold != q.manifold:
         if type(p.manifold) is type(q.manifold) and not inspectable(*curvatures):
             raise NotImplementedError(
@@ -79,6 +106,10 @@ def _check_means(p: ManifoldNormal, q: ManifoldNormal) -> None:
             f"the laws live on different manifolds, {p.manifold!r} and {q.manifold!r}, and have no densities of one"
             " measure; use one manifold for both."
         )
+
+
+def _check_means(p: ManifoldNormal, q: ManifoldNormal) -> None:
+    _check_spaces(p, q)
     if not _same_tensor(p.loc, q.loc) and not _equal_constants(p.loc, q.loc):
         raise NotImplementedError("no closed form for different means; use a Monte Carlo estimate")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -18,10 +19,10 @@ from pyro_hyperbolic.distributions.base import (
 from pyro_hyperbolic.distributions.constraints import on_manifold, positive_vector
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
+from pyro_hyperbolic.distributions.signed_radius import SignedRadius
+from pyro_hyperbolic.distributions.spherical_radius import SphericalRadius
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.ops import radial
 from pyro_hyperbolic.ops.special import safe_norm
-from pyro_hyperbolic.ops.transport import length_of_noise, stretch
 
 
 class RiemannianNormal(ManifoldNormal):
@@ -32,7 +33,9 @@ class RiemannianNormal(ManifoldNormal):
     with respect to the Riemannian volume (the paper's Eq. 1). A sample is
     :math:`z = \exp_\mu(r\alpha/\lambda_\mu)` with a uniform direction :math:`\alpha` and the radius ``r`` of
     :class:`HyperbolicRadius`, drawn by inversion; its derivatives in :math:`\sigma` and ``c`` are the implicit ones.
-    At ``c = 0`` it is the isotropic Gaussian.
+    At ``c = 0`` it is the isotropic Gaussian. On a sphere the radius is that of :class:`SphericalRadius`, and the
+    distribution tends to the uniform one as :math:`\sigma` grows; on a product the density factorises, and so does the
+    distribution.
 
     :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
     :param scale: :math:`\sigma > 0`, a number or ``(..., 1)``: this law is isotropic.
@@ -74,14 +77,11 @@ class RiemannianNormal(ManifoldNormal):
 
     def _set_scale(self, scale: Tensor) -> None:
         self.scale = scale
-        c = self.manifold.valid_c
-        # A curvature in another dtype must not decide that of the samples.
-        c = c.to(scale) if isinstance(c, Tensor) else c
-        self._radius = HyperbolicRadius(self.dim, scale.squeeze(-1), c, validate_args=False)
+        self._radii = [_radius(leaf, dim, scale.squeeze(-1)) for leaf, dim in self._leaves]
 
     def __getstate__(self) -> dict[str, Any]:
         # Views of the parameters, which are no leaves: a copy makes its own.
-        return {name: value for name, value in self.__dict__.items() if name != "_radius"}
+        return {name: value for name, value in self.__dict__.items() if name != "_radii"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -106,7 +106,8 @@ class RiemannianNormal(ManifoldNormal):
     @property
     def log_normalizer(self) -> Tensor:
         r""":math:`\log Z`, ``batch_shape``."""
-        return self._radius._log_integral(HypersphericalUniform(self.dim).log_area)
+        terms = [radius._log_integral(HypersphericalUniform(radius.dim).log_area) for radius in self._radii]
+        return functools.reduce(torch.add, terms)
 
     @staticmethod
     def infer_shapes(loc: torch.Size, scale: torch.Size = torch.Size()) -> tuple[torch.Size, torch.Size]:
@@ -115,19 +116,21 @@ class RiemannianNormal(ManifoldNormal):
 
     def entropy(self) -> Tensor:
         r""":math:`\log Z + \mathbb{E}[r^2]/2\sigma^2`, with respect to the Riemannian volume."""
-        wide = self._radius._wide()
-        mean, variance = radial.moments(wide._q, self.dim)
-        log_z = wide._log_integral(HypersphericalUniform(self.dim).log_area)
-        return (log_z + 0.5 * (variance + mean.square())).to(self.scale.dtype)
+        terms = [radius._wide()._entropy_at(HypersphericalUniform(radius.dim).log_area) for radius in self._radii]
+        return functools.reduce(torch.add, terms).to(self.scale.dtype)
 
     @property
     def _spread(self) -> str:
-        return "mean and variance of HyperbolicRadius(dim, scale, c), its distance to loc"
+        kinds = {type(radius).__name__: None for radius in self._radii}
+        return f"mean and variance of {' and '.join(kinds)}(dim, scale, c), its distance to loc"
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
-        shape = sample_shape + self.batch_shape
-        direction = HypersphericalUniform(self.dim, self.loc.dtype, self.loc.device).rsample(shape)
-        return self._radius.rsample(sample_shape).unsqueeze(-1) * direction
+        parts = []
+        for radius in self._radii:
+            uniform = HypersphericalUniform(radius.dim, self.loc.dtype, self.loc.device)
+            direction = uniform.rsample(sample_shape + self.batch_shape)
+            parts.append(radius.rsample(sample_shape).unsqueeze(-1) * direction)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def from_noise(self, noise: Tensor) -> Tensor:
         r"""White noise :math:`\epsilon` moved along its direction, to the radius of the same quantile.
@@ -138,21 +141,33 @@ class RiemannianNormal(ManifoldNormal):
         return super().from_noise(noise)
 
     def _colour(self, noise: Tensor) -> Tensor:
-        length, q = torch.broadcast_tensors(safe_norm(noise), self._radius._q.unsqueeze(-1))
-        return self.scale * stretch(length, q, self.dim) * noise
+        parts = zip(self._split_coords(noise), self._radii, strict=True)
+        stretched = [radius._stretch(safe_norm(part).squeeze(-1)).unsqueeze(-1) * part for part, radius in parts]
+        return self.scale * torch.cat(stretched, -1)
 
     def _whiten(self, v: Tensor) -> Tensor:
-        v = (v / self.scale).detach()
-        radius, q = torch.broadcast_tensors(safe_norm(v), self._radius._q.unsqueeze(-1))
-        return v * length_of_noise(radius, q, self.dim) / torch.where(radius == 0, 1.0, radius)
+        out = []
+        for part, radius in zip(self._split_coords((v / self.scale).detach()), self._radii, strict=True):
+            length = safe_norm(part)
+            noise = radius._length_of_noise(length.squeeze(-1)).unsqueeze(-1)
+            out.append(part * noise / torch.where(length == 0, 1.0, length))
+        return torch.cat(out, -1)
 
     def _log_density(self, v: Tensor) -> Tensor:
         scaled = (v / self.scale).square().sum(-1)
         return -0.5 * scaled - self.log_normalizer
 
-    def _outer_radius(self) -> Tensor:
-        # tanh(s) >= s / sqrt(1 + s^2) bounds the mode, and the radius is never wider than scale around it.
-        n = self.dim - 1
-        square = n * n * self._radius.c * self._radius.scale.square()
-        mode = (0.5 * (square + (square * square + 4 * n * n).sqrt())).sqrt()
-        return self._radius.scale * (mode + MASS_SCORE)
+    def _outer_radii(self) -> list[Tensor]:
+        return [radius._outer(MASS_SCORE) for radius in self._radii]
+
+
+def _radius(space: Manifold, dim: int, scale: Tensor) -> HyperbolicRadius | SphericalRadius | SignedRadius:
+    """The distribution of the radius on a space of constant curvature."""
+    c = space.valid_c
+    # A curvature in another dtype must not decide that of the samples.
+    c = c.to(scale) if isinstance(c, Tensor) else c
+    if space.sign == 0:
+        return SignedRadius(dim, scale, torch.as_tensor(c))
+    if space.sign < 0:
+        return SphericalRadius(dim, scale, c.abs() if isinstance(c, Tensor) else abs(c), validate_args=False)
+    return HyperbolicRadius(dim, scale, c, validate_args=False)

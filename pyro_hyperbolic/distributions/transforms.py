@@ -9,14 +9,17 @@ from torch.distributions.transforms import IndependentTransform
 
 from pyro_hyperbolic.distributions.constraints import (
     OnManifold,
+    euclidean,
     hyperboloid,
     on_manifold,
     poincare_ball,
     positive_vector,
+    product,
+    sphere,
+    stereographic,
 )
 from pyro_hyperbolic.distributions.homes import Origin, settle
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.ops.special import log_sinhc, squared_norm
 
 
 class ExpMapTransform(Transform):
@@ -26,7 +29,10 @@ class ExpMapTransform(Transform):
     the manifold (see the conventions page), so that the density of a
     :class:`~torch.distributions.TransformedDistribution` and that of our laws mean the same:
 
-    .. math:: \log|J| = (d - 1) \log\frac{\sinh(\sqrt{c}\,|v|)}{\sqrt{c}\,|v|}.
+    .. math:: \log|J| = (d - 1) \log\frac{\sinh(\sqrt{c}\,|v|)}{\sqrt{c}\,|v|}
+
+    for curvature :math:`-c`; other spaces have theirs (:meth:`~pyro_hyperbolic.geometry.Manifold.log_det_exp`). On a
+    sphere the map is onto, but one-to-one only for :math:`|v| < \pi/\sqrt c`, where its inverse leads.
 
     :param manifold: the manifold.
     :param loc: centre ``(..., D)``; the origin by default.
@@ -81,7 +87,7 @@ class ExpMapTransform(Transform):
         return self.manifold.to_normal_coords(self.loc, y)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        return (x.shape[-1] - 1) * log_sinhc(self.manifold.aligned_c(x) * squared_norm(x)).squeeze(-1)
+        return self.manifold.log_det_exp(x)
 
     def forward_shape(self, shape: torch.Size) -> torch.Size:
         return self._broadcast(torch.Size((*shape[:-1], self.manifold.ambient_dim(shape[-1]))))
@@ -96,12 +102,82 @@ class ExpMapTransform(Transform):
         return torch.broadcast_shapes(shape, loc, self.manifold.batch_shape + (1,))
 
 
+class FlatTransform(Transform):
+    r"""Real vectors to points, one-to-one, where the exponential map is not: on spheres and products with them.
+
+    No such map onto a sphere exists; this one leaves out the antipode of the origin. On a factor that is a sphere it is
+    the inverse of the stereographic projection from there,
+
+    .. math:: v \mapsto \frac{1}{1 + c|v|^2/4} \left(\frac{1 - c|v|^2/4}{\sqrt c}, v\right), \qquad
+              \log|J| = -d \log(1 + c|v|^2/4) ,
+
+    on ``Stereographic(k)`` with ``k > 0`` half of ``v`` itself, on any other the exponential map at the origin. The
+    Jacobian is taken with respect to the **Riemannian volume**.
+
+    :param manifold: the manifold.
+
+    >>> from pyro_hyperbolic import Sphere
+    >>> FlatTransform(Sphere(1.0))(torch.tensor([2.0, 0.0]))
+    tensor([0., 1., 0.])
+    """
+
+    bijective = True
+    domain = constraints.real_vector
+
+    def __init__(self, manifold: Manifold, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self.manifold = manifold
+
+    @property
+    def codomain(self) -> constraints.Constraint:  # type: ignore[override]  # torch: plain attribute
+        return on_manifold(self.manifold)
+
+    def with_cache(self, cache_size: int = 1) -> FlatTransform:
+        return self if self._cache_size == cache_size else FlatTransform(self.manifold, cache_size=cache_size)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FlatTransform) and self.manifold == other.manifold
+
+    def _call(self, x: Tensor) -> Tensor:
+        y = self.manifold.from_flat(x)
+        settle(y, self.manifold, Origin.KEPT)
+        return y
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return self.manifold.to_flat(y)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.manifold.log_det_flat(x)
+
+    def forward_shape(self, shape: torch.Size) -> torch.Size:
+        return self._resized(shape, self.manifold.ambient_dim(shape[-1]))
+
+    def inverse_shape(self, shape: torch.Size) -> torch.Size:
+        return self._resized(shape, self.manifold.intrinsic_dim(shape[-1]))
+
+    def _resized(self, shape: torch.Size, size: int) -> torch.Size:
+        batch = torch.broadcast_shapes(shape[:-1], self.manifold.batch_shape)
+        return torch.Size((*batch, size))
+
+
 @biject_to.register(poincare_ball)
 @transform_to.register(poincare_ball)
 @biject_to.register(hyperboloid)
 @transform_to.register(hyperboloid)
+@biject_to.register(euclidean)
+@transform_to.register(euclidean)
 def _exp_map_at_origin(constraint: OnManifold) -> ExpMapTransform:
     return ExpMapTransform(constraint.manifold)
+
+
+@biject_to.register(sphere)
+@transform_to.register(sphere)
+@biject_to.register(stereographic)
+@transform_to.register(stereographic)
+@biject_to.register(product)
+@transform_to.register(product)
+def _flat(constraint: OnManifold) -> FlatTransform:
+    return FlatTransform(constraint.manifold)
 
 
 @biject_to.register(positive_vector)

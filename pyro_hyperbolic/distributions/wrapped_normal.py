@@ -18,9 +18,11 @@ from pyro_hyperbolic.distributions.base import (
     expand_to,
 )
 from pyro_hyperbolic.distributions.constraints import on_manifold, positive_vector
+from pyro_hyperbolic.distributions.windings import check_widths, log_windings
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.ops.products import einsum
 from pyro_hyperbolic.ops.radial import mean_log_sinhc
+from pyro_hyperbolic.ops.special import safe_norm
 
 
 class WrappedNormal(ManifoldNormal):
@@ -33,6 +35,10 @@ class WrappedNormal(ManifoldNormal):
         \left(\frac{\sqrt{c}\,|v|}{\sinh(\sqrt{c}\,|v|)}\right)^{d-1}
 
     with respect to the Riemannian volume (the paper's Eq. 2); :math:`|v| = d(\mu, z)`. At ``c = 0`` it is the Gaussian.
+
+    On a sphere every point has many preimages ``v`` and the density is the exact sum over them
+    (:mod:`~pyro_hyperbolic.distributions.windings`). On a product ``v`` is the concatenation of the normal coordinates
+    of the factors, so that a full covariance couples them.
 
     :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
     :param scale: standard deviation: a number or ``(..., 1)`` is isotropic, ``(..., d)`` diagonal.
@@ -94,6 +100,47 @@ class WrappedNormal(ManifoldNormal):
             self.scale_tril = expand_to(scale_tril, batch_shape + (dim, dim))
         self._set_loc(expand_to(loc, batch_shape + loc.shape[-1:]), manifold)
         super().__init__(batch_shape, loc.shape[-1:], validate_args=validate_args)
+        if self._validate_args and self._winds:
+            check_widths(self.manifold, self._leaves, self._widths())
+
+    @classmethod
+    def rotated(
+        cls,
+        loc: Tensor,
+        scale: Tensor,
+        manifold: Manifold,
+        validate_args: bool | None = None,
+    ) -> WrappedNormal:
+        r"""The rotated wrapped normal (RoWN): the first scale is along the radius, the others are across it.
+
+        .. math:: \Sigma = R\,\operatorname{diag}(\sigma^2)\,R^T
+
+        with the rotation ``R`` that takes the first axis to the direction of ``loc`` as seen from the origin, in the
+        plane of the two (Cho et al., *A rotated hyperbolic wrapped normal distribution for hierarchical representation
+        learning*, 2022, arXiv:2205.13371). A diagonal covariance has the axes of the coordinates wherever ``loc`` is.
+
+        :param loc: as of the class; at the origin, which has no direction, ``R`` is the identity.
+        :param scale: ``(..., d)``.
+        :param manifold: a space that is no product.
+
+        >>> from pyro_hyperbolic import PoincareBall
+        >>> loc, scale = torch.tensor([0.0, 0.5]), torch.tensor([1.0, 0.1])
+        >>> WrappedNormal.rotated(loc, scale, PoincareBall(1.0)).covariance_matrix
+        tensor([[0.0100, 0.0000],
+                [0.0000, 1.0000]])
+        """
+        manifold = check_point_args("WrappedNormal.rotated", loc, manifold)
+        dim = manifold.intrinsic_dim(loc.shape[-1])
+        if len(manifold.leaves(dim)) > 1:
+            raise ValueError(f"WrappedNormal.rotated: manifold must be no product, got {manifold!r}; use scale_tril.")
+        if not isinstance(scale, Tensor) or scale.dim() == 0 or scale.shape[-1] != dim:
+            got = tuple(scale.shape) if isinstance(scale, Tensor) else repr(scale)
+            raise ValueError(f"WrappedNormal.rotated: scale must be a tensor (..., {dim}), got {got}.")
+        scale = as_param("WrappedNormal.rotated: scale", scale, loc)
+        root = _rotation_to(manifold.to_normal_coords(None, loc)) * scale.unsqueeze(-2)
+        return cls(
+            loc, manifold=manifold, scale_tril=torch.linalg.cholesky(root @ root.mT), validate_args=validate_args
+        )
 
     @property
     def arg_constraints(self) -> dict[str, Any]:
@@ -140,14 +187,27 @@ class WrappedNormal(ManifoldNormal):
         With respect to the Riemannian volume. The expectation is one integral for every :math:`\Sigma`
         (:func:`~pyro_hyperbolic.ops.radial.mean_log_sinhc`), taken in float64.
         """
-        gaussian = 0.5 * self.dim * (1 + LOG_2PI) + self._half_log_det()
-        if self._is_full:
-            variances = torch.linalg.eigvalsh(self.covariance_matrix.double())
-        else:
-            variances = self.scale.double().square().expand(self.batch_shape + (self.dim,))
-        c = torch.as_tensor(self.manifold.valid_c, dtype=torch.float64, device=variances.device)
-        stretch = mean_log_sinhc(c.unsqueeze(-1) * variances)
-        return gaussian + (self.dim - 1) * stretch.to(gaussian.dtype)
+        if self._winds:
+            raise NotImplementedError("the entropy of a sum over windings has no closed form; use samples")
+        out = 0.5 * self.dim * (1 + LOG_2PI) + self._half_log_det()
+        for (leaf, dim), variances in zip(self._leaves, self._principal_variances(), strict=True):
+            c = torch.as_tensor(leaf.valid_c, dtype=torch.float64, device=variances.device)
+            out = out + (dim - 1) * mean_log_sinhc(c.unsqueeze(-1) * variances).to(out.dtype)
+        return out
+
+    def _principal_variances(self) -> list[Tensor]:
+        """Of the normal coordinates in each factor, along the axes of their covariance; float64."""
+        if not self._is_full:
+            return [v.double() for v in self._variances()]
+        return [torch.linalg.eigvalsh(block.double()) for block in self._blocks()]
+
+    def _blocks(self) -> list[Tensor]:
+        """The covariance matrices of the factors."""
+        out, start, covariance = [], 0, self.covariance_matrix
+        for _, dim in self._leaves:
+            out.append(covariance[..., start : start + dim, start : start + dim])
+            start += dim
+        return out
 
     @property
     def _spread(self) -> str:
@@ -172,17 +232,45 @@ class WrappedNormal(ManifoldNormal):
         return v / self.scale
 
     def _log_density(self, v: Tensor) -> Tensor:
-        gaussian = -0.5 * (self._whiten(v).square().sum(-1) + self.dim * LOG_2PI) - self._half_log_det()
-        return gaussian - self._transform.log_abs_det_jacobian(v, v)
+        constant = -0.5 * self.dim * LOG_2PI - self._half_log_det()
+        if self._winds:
+            return constant + log_windings(v, self._leaves, self._whiten, self._is_full, self._widths())
+        return constant - 0.5 * self._whiten(v).square().sum(-1) - self.manifold.log_det_exp(v)
+
+    @property
+    def _winds(self) -> bool:
+        """Whether geodesics of a factor close, so that points have many preimages."""
+        return any(leaf.sign <= 0 for leaf, _ in self._leaves)
 
     def _half_log_det(self) -> Tensor:
         if self._is_full:
             return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return self.scale.log().sum(-1) * (self.dim / self.scale.shape[-1])
 
-    def _outer_radius(self) -> Tensor:
+    def _variances(self) -> tuple[Tensor, ...]:
+        """Of the normal coordinates, by factor."""
         if self._is_full:
-            variance = self.scale_tril.square().sum(-1)
-        else:
-            variance = self.scale.square().expand(self.batch_shape + (self.dim,))
-        return variance.sum(-1).sqrt() + MASS_SCORE * variance.amax(-1).sqrt()
+            return self._split_coords(self.scale_tril.square().sum(-1))
+        return self._split_coords(self.scale.square().expand(self.batch_shape + (self.dim,)))
+
+    def _outer_radii(self) -> list[Tensor]:
+        return [v.sum(-1).sqrt() + MASS_SCORE * v.amax(-1).sqrt() for v in self._variances()]
+
+    def _widths(self) -> list[Tensor]:
+        """A bound of the standard deviation in any direction, by factor."""
+        if not self._is_full:
+            return [v.amax(-1).sqrt() for v in self._variances()]
+        return [block.abs().sum(-1).amax(-1).sqrt() for block in self._blocks()]
+
+
+def _rotation_to(m: Tensor) -> Tensor:
+    """The rotation from the first axis to the line through ``m``, in their plane, ``(..., d, d)``."""
+    length = safe_norm(m)
+    eye = torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)
+    first = eye[0]
+    unit = torch.where(length == 0, first, m / torch.where(length == 0, 1.0, length))
+    # Of the two directions of a line the nearer one: the rotation by half a turn has no plane.
+    unit = torch.where(unit[..., :1] < 0, -unit, unit)
+    middle = unit + first
+    turn = middle.unsqueeze(-1) * middle.unsqueeze(-2) / (1 + unit[..., :1]).unsqueeze(-1)
+    return eye - turn + 2 * unit.unsqueeze(-1) * first

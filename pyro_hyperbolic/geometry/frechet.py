@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry.manifold import Manifold
-from pyro_hyperbolic.ops.products import einsum
-from pyro_hyperbolic.ops.special import cosh_sqrt, squared_norm, tanhc
+from pyro_hyperbolic.ops.special import squared_norm
 from pyro_hyperbolic.ops.tolerances import eps
 
 # A Newton step shorter than this many eps (in units of 1 + the spread of the points) ends the iteration.
@@ -21,12 +20,13 @@ _HALVINGS = 30
 def frechet_mean(manifold: Manifold, x: Tensor, weights: Tensor | None = None) -> Tensor:
     r"""The point that minimises :math:`f(m) = \tfrac12 \sum_i w_i\, d(m, x_i)^2`.
 
-    :math:`f` is geodesically strongly convex, so the minimum is unique. It is found by Newton steps,
-    halved until :math:`f` falls, which converge from any start; the iteration ends when the step is shorter than
-    ``32 eps (1 + spread)``, or where coordinates cannot tell: rounding moves a mean at distance ``r`` from the origin
-    by :math:`\epsilon \cosh(\sqrt{c}\,r)`, and steps of that order which do not shrink any more are noise. The result
-    is differentiable once in the points, the weights and the curvature: the last Newton step is taken with the graph
-    attached, which is the implicit function theorem.
+    :math:`f` is geodesically strongly convex where no curvature is positive, so the minimum is unique. (On a sphere it
+    is so for points within a quarter of a great circle of each other; for others the result is a local minimum.) It is
+    found by Newton steps, halved until :math:`f` falls, which converge from any start; the iteration ends when the step
+    is shorter than ``32 eps (1 + spread)``, or where coordinates cannot tell: rounding moves a mean at distance ``r``
+    from the origin by :math:`\epsilon \cosh(\sqrt{c}\,r)`, and steps of that order which do not shrink any more are
+    noise. The result is differentiable once in the points, the weights and the curvature: the last Newton step is taken
+    with the graph attached, which is the implicit function theorem.
 
     :param manifold: where the points lie; a batch of curvatures has size 1 in its last dimension, that of the points.
     :param x: points ``(..., N, D)``.
@@ -60,14 +60,17 @@ def _minimise(manifold: Manifold, x: Tensor, weights: Tensor) -> Tensor:
     batch = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2], space.batch_shape)
     dim = manifold.intrinsic_dim(x.shape[-1])
     mean = space.origin(dim, x.dtype, x.device).expand(batch + x.shape[-1:])
+    if any(leaf.sign <= 0 for leaf, _ in manifold.leaves(dim)):
+        # From the opposite side of a sphere no direction leads to the points.
+        heaviest = weights.argmax(-2, keepdim=True).expand(batch + (1, x.shape[-1]))
+        mean = x.expand(batch + x.shape[-2:]).gather(-2, heaviest).squeeze(-2)
     gradient, hessian, value = _derivatives(manifold, mean, x, weights)
     previous = torch.full_like(value, torch.inf)
     done = torch.zeros_like(value, dtype=torch.bool)
     rounding = _STEP_TOLERANCE * eps(x.dtype)
     for _ in range(_MAX_STEPS):
-        distance = space.dist0(mean).unsqueeze(-1)
-        noise = rounding * cosh_sqrt(space.aligned_c(distance) * distance.square()).squeeze(-1)
-        step = torch.linalg.solve(hessian, gradient)
+        noise = rounding * space.conditioning(mean)
+        step = torch.linalg.solve(_positive(hessian), gradient)
         size = torch.where(done, 0.0, torch.ones_like(value))
         for _ in range(_HALVINGS):
             trial = space.from_normal_coords(mean, size.unsqueeze(-1) * step)
@@ -86,17 +89,13 @@ def _minimise(manifold: Manifold, x: Tensor, weights: Tensor) -> Tensor:
     return space.to_normal_coords(None, mean)
 
 
-def _derivatives(manifold: Manifold, mean: Tensor, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Minus the gradient, the Hessian and the value of :math:`f` in normal coordinates at ``mean``.
+def _positive(hessian: Tensor) -> Tensor:
+    """The Hessian, or 1 where it is not positive: that of a sphere is never larger, so that the step still descends."""
+    failed = torch.linalg.cholesky_ex(hessian).info > 0
+    return torch.where(failed[..., None, None], torch.eye(hessian.shape[-1]).to(hessian), hessian)
 
-    The Hessian of :math:`\tfrac12 d^2` is 1 along the geodesic and :math:`s\coth s`,
-    :math:`s = \sqrt{c}\, d`, across it.
-    """
+
+def _derivatives(manifold: Manifold, mean: Tensor, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Minus the gradient, the Hessian and the value of :math:`f` in normal coordinates at ``mean``."""
     v = manifold.to_normal_coords(mean.unsqueeze(-2), x)
-    r2 = squared_norm(v)
-    across = 1 / tanhc(manifold.aligned_c(r2) * r2)
-    unit = v / torch.where(r2 == 0, 1.0, r2).sqrt()
-    eye = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
-    along = einsum("...ni,...nj->...ij", weights * (1 - across) * unit, unit)
-    hessian = (weights * across).sum(-2, keepdim=True) * eye + along
-    return (weights * v).sum(-2), hessian, 0.5 * (weights * r2).sum((-2, -1))
+    return (weights * v).sum(-2), manifold.hessian(v, weights), 0.5 * (weights * squared_norm(v)).sum((-2, -1))

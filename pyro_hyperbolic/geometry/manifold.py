@@ -1,20 +1,28 @@
-"""What the laws of :mod:`pyro_hyperbolic.distributions` ask of a manifold."""
+"""What distributions, layers and inference ask of a space."""
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from pyro_hyperbolic.geometry.recentre import recentre
+from pyro_hyperbolic.geometry.variation import base_point_variation
 from pyro_hyperbolic.ops.checks import check_precision, inspectable, validating
+from pyro_hyperbolic.ops.products import einsum
+from pyro_hyperbolic.ops.special import cosh_sqrt, log_sinhc, squared_norm, tanhc
 
 
 class Manifold(ABC):
-    r"""A chart of the hyperbolic space of curvature :math:`-c` (Euclidean at ``c = 0``).
+    r"""A space of constant curvature in one of its charts, or a product of such spaces.
+
+    The curvature is :math:`-c` in the hyperbolic charts and :math:`+c` on the sphere, ``c >= 0``; 0 is flat.
 
     *Normal coordinates* at ``x`` are the components of :math:`\log_x(y)` in the orthonormal frame carried
     from the origin to ``x`` by parallel transport, so that their length is the distance :math:`d(x, y)`.
@@ -29,6 +37,7 @@ class Manifold(ABC):
     :param c: minus the curvature, a float or a floating tensor of any shape, ``c >= 0``.
     """
 
+    sign = 1  # what minus the curvature can be: 1 for >= 0, -1 for <= 0, 0 for both
     _checked = True  # whether the values of c are known to be valid
 
     def __init__(self, c: float | Tensor = 1.0) -> None:
@@ -63,6 +72,39 @@ class Manifold(ABC):
         """``c`` with ``nan`` in the place of what has not been checked and is no curvature."""
         return self.c if self._checked else torch.where(self._is_valid(self.c), self.c, torch.nan)
 
+    def opposite(self, x: Tensor) -> float | Tensor:
+        """Minus the curvature as a factor of the coordinates of ``x``: the ``c`` of formulae for both signs."""
+        c = self.aligned_c(x)
+        return c if self.sign > 0 else -c
+
+    @property
+    def curvatures(self) -> tuple[float | Tensor, ...]:
+        """The numbers ``c`` of the space: one, none if it is flat by nature, those of all factors of a product."""
+        return (self.c,)
+
+    def with_curvatures(self, values: Sequence[float | Tensor]) -> Self:
+        """The same space with other curvatures, which are known to be as valid as those that it has."""
+        (c,) = values
+        new = copy.copy(self)
+        new.c = c
+        return new
+
+    def detach(self) -> Self:
+        """The same space, whose curvatures have no gradient."""
+        return self._each(Tensor.detach)
+
+    @property
+    def moves(self) -> bool:
+        """Whether a curvature is differentiated."""
+        return any(isinstance(c, Tensor) and c.requires_grad for c in self.curvatures)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return self.with_curvatures([change(c) if isinstance(c, Tensor) else c for c in self.curvatures])
+
+    def leaves(self, dim: int) -> list[tuple[Manifold, int]]:
+        """The factors of constant curvature and their dimensions; of a space that is no product, itself."""
+        return [(self, dim)]
+
     def c_of_sets(self, x: Tensor) -> float | Tensor:
         """As :meth:`aligned_c`, for an operation that joins the points of a set ``(..., N, D)``: one ``c`` per set."""
         self._check_sets()
@@ -75,17 +117,12 @@ class Manifold(ABC):
         >>> PoincareBall(torch.tensor([1.0, 2.0])).unsqueeze().batch_shape
         torch.Size([2, 1])
         """
-        return self if self.batch_shape == () else self._with(self.c.unsqueeze(-1))  # type: ignore[union-attr]
+        return self._each(lambda c: c if c.dim() == 0 else c.unsqueeze(-1))
 
     def squeeze(self) -> Self:
         """The inverse of :meth:`unsqueeze`: the space of one point for each set of points ``(..., N, D)``."""
         self._check_sets()
-        return self if self.batch_shape == () else self._with(self.c.squeeze(-1))  # type: ignore[union-attr]
-
-    def _with(self, c: Tensor) -> Self:
-        new = type(self).with_curvature(c)
-        new._checked = self._checked
-        return new
+        return self._each(lambda c: c if c.dim() == 0 else c.squeeze(-1))
 
     def _check_sets(self) -> None:
         if self.batch_shape[-1:] not in ((), (1,)):
@@ -183,6 +220,89 @@ class Manifold(ABC):
     @abstractmethod
     def log_volume_element(self, x: Tensor) -> Tensor:
         """Log-density of the Riemannian volume with respect to Lebesgue measure of the coordinates."""
+
+    @abstractmethod
+    def projx(self, x: Tensor) -> Tensor:
+        """The nearest point of the manifold; ``x`` itself if it is one."""
+
+    def log_det_exp(self, v: Tensor) -> Tensor:
+        r"""Logarithm of the Jacobian of the exponential map at normal coordinates ``v``, in the Riemannian volume.
+
+        .. math:: (d - 1) \log\frac{\sinh(\sqrt{c}\,|v|)}{\sqrt{c}\,|v|}
+
+        for curvature :math:`-c`, with the sine for a positive one.
+        """
+        square = squared_norm(v)
+        return (v.shape[-1] - 1) * log_sinhc(self.opposite(square) * square, self.sign).squeeze(-1)
+
+    def hessian(self, v: Tensor, weights: Tensor) -> Tensor:
+        r"""Hessian, at a point, of :math:`\tfrac12\sum_i w_i\,d(\cdot, x_i)^2` in normal coordinates there.
+
+        That of :math:`\tfrac12 d^2` is 1 along the geodesic and :math:`s\coth s`, :math:`s = \sqrt{c}\,d`, across it;
+        :math:`s\cot s` for a positive curvature.
+
+        :param v: normal coordinates of the :math:`x_i`, ``(..., N, d)``.
+        :param weights: ``(..., N, 1)``.
+        :returns: ``(..., d, d)``.
+        """
+        square = squared_norm(v)
+        across = 1 / tanhc(self.opposite(square) * square, self.sign)
+        unit = v / torch.where(square == 0, 1.0, square).sqrt()
+        eye = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
+        along = einsum("...ni,...nj->...ij", weights * (1 - across) * unit, unit)
+        return (weights * across).sum(-2, keepdim=True) * eye + along
+
+    def conditioning(self, x: Tensor) -> Tensor:
+        r"""How much rounding is magnified at ``x``: :math:`\cosh(\sqrt{c}\,d(0, x))`, 1 on a sphere."""
+        distance = self.dist0(x).unsqueeze(-1)
+        if self.sign < 0:
+            return torch.ones_like(distance).squeeze(-1)
+        return cosh_sqrt(self.opposite(distance) * distance.square()).squeeze(-1)
+
+    def base_point_variation(self, m: Tensor, v: Tensor, dm: Tensor) -> Tensor:
+        """How normal coordinates ``v`` change as their base moves; see :mod:`pyro_hyperbolic.geometry.variation`."""
+        return base_point_variation(m, v, dm, self.opposite(m), self.sign)
+
+    def recentre(self, m: Tensor, v: Tensor) -> Tensor:
+        """Normal coordinates, at the point with coordinates ``m`` at the origin, of the one with ``v`` there.
+
+        In hyperbolic space without the points themselves: see :mod:`pyro_hyperbolic.geometry.recentre`.
+        """
+        if self.sign > 0:
+            return recentre(m, v, self.aligned_c(v))
+        return self.to_normal_coords(self.from_normal_coords(None, m), self.from_normal_coords(None, v))
+
+    def exp0(self, v: Tensor) -> Tensor:
+        r"""The ball's :math:`\exp_0`: the point at distance :math:`2|v|` of the origin; :math:`|v|` in flat factors.
+
+        So layers and encoders of the hyperbolic charts are those of the paper, whose metric at the origin is
+        :math:`4\,dz^2`.
+        """
+        return self.from_normal_coords(None, 2 * v)
+
+    def log0(self, x: Tensor) -> Tensor:
+        """The inverse of :meth:`exp0`."""
+        return self.to_normal_coords(None, x) / 2
+
+    def period(self, x: Tensor) -> float | Tensor | None:
+        r"""Length of a closed geodesic as a factor of the coordinates of ``x``; ``None`` if none closes.
+
+        Where geodesics close the exponential map is onto, but not one-to-one: normal coordinates ``v`` and
+        :math:`v + m\,v/|v|` times the period, for every integer m, are those of one point.
+        """
+        return None
+
+    def from_flat(self, v: Tensor) -> Tensor:
+        """A smooth one-to-one map of vectors ``(..., d)`` onto the space: the exponential map where that is one."""
+        return self.from_normal_coords(None, v)
+
+    def to_flat(self, x: Tensor) -> Tensor:
+        """The inverse of :meth:`from_flat`."""
+        return self.to_normal_coords(None, x)
+
+    def log_det_flat(self, v: Tensor) -> Tensor:
+        """Logarithm of the Jacobian of :meth:`from_flat` in the Riemannian volume."""
+        return self.log_det_exp(v)
 
     @abstractmethod
     def reach(self, dtype: torch.dtype) -> float | Tensor:

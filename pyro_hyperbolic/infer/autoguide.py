@@ -81,9 +81,10 @@ class AutoWrappedNormal(AutoNormal):
         for name, site in self._sites():
             point = single_value(site["fn"].support)
             # A number does not move, nor does a buffer, which is the same tensor at every run.
-            if isinstance(point, OnManifold) and isinstance(point.manifold.c, Tensor):
+            if isinstance(point, OnManifold) and any(isinstance(c, Tensor) for c in point.manifold.curvatures):
                 again = single_value(self._present_support(name, values, args, kwargs))
-                if again.manifold.c is not point.manifold.c:
+                pairs = zip(again.manifold.curvatures, point.manifold.curvatures, strict=True)
+                if any(a is not b for a, b in pairs):
                     self._moving.add(name)
                     self._check_known(name, values, args, kwargs)
 
@@ -163,8 +164,8 @@ class AutoWrappedNormal(AutoNormal):
         # One minibatch for both runs: the curvature may depend on it.
         minibatch = {plate: torch.arange(frame.size) for plate, frame in self._prototype_frames.items()}
         supports = [self._present_support(name, {**minibatch, **values}, args, kwargs) for _ in range(2)]
-        first, second = [single_value(support).manifold.c for support in supports]
-        if not torch.equal(first, second):
+        first, second = [single_value(support).manifold for support in supports]
+        if first != second:
             raise ValueError(
                 f"the curvature of site {name!r} depends on a draw of the model that this guide does not see (hidden by"
                 " poutine.block?), so its points would lie on another manifold than the model's; put the curvature's"

@@ -79,7 +79,7 @@ class Draws:
 
     def _mark(self, site: Site) -> None:
         point = manifold_of(site["fn"])
-        if point is not None and _moves(point.manifold.c):
+        if point is not None and point.manifold.moves:
             self._mark_coords(site, point.manifold)
             return
         value = site["value"].view_as(site["value"])
@@ -91,7 +91,7 @@ class Draws:
         self._variables.append((value, site["fn"].event_dim))
 
     def _mark_coords(self, site: Site, moving: Manifold) -> None:
-        fixed = type(moving).with_curvature(moving.c.detach())  # type: ignore[union-attr]  # it is a tensor
+        fixed = moving.detach()
         m = moving.to_normal_coords(None, site["value"])
         m = m.view_as(m)
         maps = [ExpMapTransform(manifold) for manifold in (moving, fixed)]
@@ -152,10 +152,6 @@ def _as_density(fn: Any, log_density: Tensor) -> Tensor:
     if isinstance(fn, dist.MaskedDistribution):
         return scale_and_mask(_as_density(fn.base_dist, log_density), mask=fn._mask)
     return log_density
-
-
-def _moves(c: float | Tensor) -> bool:
-    return isinstance(c, Tensor) and c.requires_grad
 
 
 def _random_states() -> list[Tensor]:

@@ -99,7 +99,7 @@ def _check_supports(name: str, ours: Any, theirs: Any) -> None:
 
 
 def _comparable(*supports: OnManifold) -> bool:
-    return inspectable(*[s.manifold.c for s in supports if isinstance(s.manifold.c, Tensor)])
+    return inspectable(*[c for s in supports for c in s.manifold.curvatures if isinstance(c, Tensor)])
 
 
 def manifold_of(law: Any) -> OnManifold | None:

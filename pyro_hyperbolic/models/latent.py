@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pyro.distributions as dist
@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.geometry import Euclidean, Manifold, dimension
 from pyro_hyperbolic.nn import ManifoldModule
 from pyro_hyperbolic.nn.manifold import as_module
-from pyro_hyperbolic.ops.pairs import pairwise_norm
 
-LAWS: dict[str, type[WrappedNormal] | type[RiemannianNormal]] = {
+LAWS: dict[str, Callable[..., Any]] = {
     "wrapped": WrappedNormal,
     "riemannian": RiemannianNormal,
 }
@@ -68,27 +67,12 @@ class Latent(nn.Module):
         raise NotImplementedError
 
 
-class EuclideanLatent(Latent):
-    """Gaussian prior and posterior, Euclidean distances."""
-
-    def prior(self) -> Any:
-        scale = self.log_scale.exp()
-        return dist.Normal(scale.new_zeros(self.dim), scale).to_event(1)
-
-    def posterior(self, loc: Tensor, scale: Tensor) -> Any:
-        return dist.Normal(loc, scale.expand_as(loc)).to_event(1)
-
-    def dist(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(x - y, dim=-1)
-
-    def pairwise_dist(self, z: Tensor) -> Tensor:
-        return pairwise_norm(z, z)
-
-
 class HyperbolicLatent(Latent):
-    """Hyperbolic normals as prior and posterior, geodesic distances.
+    """Normals of a manifold as prior and posterior, geodesic distances.
 
-    :param manifold: the space; a :class:`~pyro_hyperbolic.nn.ManifoldModule` is shared, not copied.
+    On :class:`~pyro_hyperbolic.Euclidean` both are plain Gaussians, by either name.
+
+    :param manifold: the space, or its signature; a :class:`~pyro_hyperbolic.nn.ManifoldModule` is shared, not copied.
     :param prior: a name in ``LAWS``.
     :param posterior: a name in ``LAWS``.
     :param dtype: dtype of the latent arithmetic; that of the network by default.
@@ -96,7 +80,7 @@ class HyperbolicLatent(Latent):
 
     def __init__(
         self,
-        manifold: Manifold | ManifoldModule,
+        manifold: Manifold | ManifoldModule | str,
         dim: int,
         prior: str,
         posterior: str,
@@ -113,7 +97,9 @@ class HyperbolicLatent(Latent):
             raise ValueError(f"latent_dtype must be float32, float64 or None, got {dtype}.")
         super().__init__(dim, prior_scale, posterior_scale, learn_prior_scale)
         self.manifold = as_module(manifold)
-        self.prior_law, self.posterior_law = LAWS[prior], LAWS[posterior]
+        _check_dimension(manifold, self.manifold(), dim)
+        is_flat = isinstance(self.manifold(), Euclidean)
+        self.prior_law, self.posterior_law = (_gaussian if is_flat else LAWS[name] for name in (prior, posterior))
         self.dtype = dtype
 
     def prior(self) -> Any:
@@ -125,14 +111,32 @@ class HyperbolicLatent(Latent):
     def posterior(self, loc: Tensor, scale: Tensor) -> Any:
         manifold = self.manifold()
         dtype = self.dtype or torch.promote_types(loc.dtype, torch.float32)  # under autocast loc has half precision
-        # The paper's exp_0(loc) on the ball, whose metric at the origin is 4 dz^2.
-        return self.posterior_law(manifold.from_normal_coords(None, 2 * loc.to(dtype)), scale.to(dtype), manifold)
+        return self.posterior_law(manifold.exp0(loc.to(dtype)), scale.to(dtype), manifold)
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         return self.manifold().dist(x, y)
 
     def pairwise_dist(self, z: Tensor) -> Tensor:
         return self.manifold().pairwise_dist(z, z)
+
+
+class EuclideanLatent(HyperbolicLatent):
+    """Gaussian prior and posterior, Euclidean distances: :class:`HyperbolicLatent` on Euclidean space."""
+
+    def __init__(self, dim: int, prior_scale: float, posterior_scale: str, learn_prior_scale: bool) -> None:
+        super().__init__(
+            Euclidean(), dim, "wrapped", "wrapped", prior_scale, posterior_scale, learn_prior_scale, dtype=None
+        )
+
+
+def _gaussian(loc: Tensor, scale: Tensor, manifold: Manifold) -> Any:
+    return dist.Normal(loc, scale.expand_as(loc)).to_event(1)
+
+
+def _check_dimension(given: Any, manifold: Manifold, dim: int) -> None:
+    if isinstance(given, str) and dimension(given) != dim:
+        raise ValueError(f"latent_dim must be the dimension {dimension(given)} of {given!r}, got {dim}.")
+    manifold.ambient_dim(dim)  # a product refuses a dimension that is not its own
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +12,10 @@ from pyro.infer.util import is_validation_enabled
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.models.latent import EuclideanLatent, HyperbolicLatent, Latent, check_choice
+from pyro_hyperbolic.geometry import Euclidean, Manifold
+from pyro_hyperbolic.models.latent import HyperbolicLatent, Latent, check_choice
 from pyro_hyperbolic.models.params import register
-from pyro_hyperbolic.nn import Decoder, Encoder, ManifoldModule, build_decoder, mlp
+from pyro_hyperbolic.nn import Decoder, Encoder, ManifoldModule, build_decoder
 from pyro_hyperbolic.ops.checks import inspectable
 
 
@@ -139,10 +138,11 @@ class HyperbolicVAE(VAE):
     .. math:: p(z) = \mathcal{N}(0, \sigma_0^2), \quad p(x \mid z) = p(x \mid f_\theta(z)), \quad
               q(z \mid x) = \mathcal{N}(\exp_0(\mu_\phi(x)), \sigma_\phi(x)^2)
 
-    with a wrapped or Riemannian normal each, on either chart of the space.
+    with a wrapped or Riemannian normal each, on hyperbolic space in either chart or on any other of our spaces.
 
-    :param manifold: the latent space, for example ``PoincareBall(1.4)``; a
-        :class:`~pyro_hyperbolic.nn.ManifoldModule` with ``learnable=True`` learns its curvature.
+    :param manifold: the latent space, for example ``PoincareBall(1.4)`` or a signature such as ``"h2,s2,e2"``
+        (:func:`~pyro_hyperbolic.geometry.space`); a :class:`~pyro_hyperbolic.nn.ManifoldModule` with
+        ``learnable=True`` learns its curvatures.
     :param latent_dim: dimension of the latent space.
     :param data_shape: shape of a datum, ``(28, 28)`` for MNIST; an integer for vectors.
     :param hidden_dim: width of the hidden layers.
@@ -167,7 +167,7 @@ class HyperbolicVAE(VAE):
 
     def __init__(
         self,
-        manifold: Manifold | ManifoldModule,
+        manifold: Manifold | ManifoldModule | str,
         latent_dim: int,
         data_shape: tuple[int, ...] | int,
         hidden_dim: int = 600,
@@ -197,10 +197,10 @@ class HyperbolicVAE(VAE):
         return self.latent.manifold()
 
 
-class EuclideanVAE(VAE):
+class EuclideanVAE(HyperbolicVAE):
     r"""The N-VAE: the same programs with a Gaussian latent, the limit of :class:`HyperbolicVAE` as :math:`c \to 0`.
 
-    The arguments are those of :class:`HyperbolicVAE`.
+    :class:`HyperbolicVAE` on :class:`~pyro_hyperbolic.Euclidean` with the decoder ``"mlp"``; the arguments are those.
 
     >>> EuclideanVAE(2, (28, 28)).generate(3).shape
     torch.Size([3, 28, 28])
@@ -216,13 +216,16 @@ class EuclideanVAE(VAE):
         posterior_scale: str = "isotropic",
         learn_prior_scale: bool = False,
     ) -> None:
-        shape = _as_shape(data_shape)
-        latent = EuclideanLatent(latent_dim, prior_scale, posterior_scale, learn_prior_scale)
         super().__init__(
-            encoder=Encoder(shape, hidden_dim, latent_dim, latent.scale_dim),
-            decoder=Decoder(nn.Identity(), mlp(latent_dim, hidden_dim, math.prod(shape)), shape),
-            latent=latent,
+            Euclidean(),
+            latent_dim,
+            data_shape,
+            hidden_dim,
+            decoder="mlp",
             likelihood=likelihood,
+            prior_scale=prior_scale,
+            posterior_scale=posterior_scale,
+            learn_prior_scale=learn_prior_scale,
         )
 
 

@@ -13,8 +13,8 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.models.latent import EuclideanLatent, HyperbolicLatent, Latent
+from pyro_hyperbolic.geometry import Euclidean, Manifold
+from pyro_hyperbolic.models.latent import HyperbolicLatent, Latent
 from pyro_hyperbolic.models.metrics import average_precision, roc_auc
 from pyro_hyperbolic.models.params import register
 from pyro_hyperbolic.nn import GCNConv, GraphAdjacency, ManifoldModule
@@ -140,7 +140,7 @@ class VGAE(PyroModule):
 class HyperbolicVGAE(VGAE):
     r"""Graph auto-encoder with hyperbolic latents (the paper's Section 5.3).
 
-    :param manifold: the latent space.
+    :param manifold: the latent space, or its signature.
     :param num_nodes: number of nodes.
     :param edges: undirected training edges, each once, ``(E, 2)``.
     :param latent_dim: dimension of the latent space.
@@ -164,7 +164,7 @@ class HyperbolicVGAE(VGAE):
 
     def __init__(
         self,
-        manifold: Manifold | ManifoldModule,
+        manifold: Manifold | ManifoldModule | str,
         num_nodes: int,
         edges: Tensor,
         latent_dim: int = 5,
@@ -187,8 +187,8 @@ class HyperbolicVGAE(VGAE):
         return self.latent.manifold()
 
 
-class EuclideanVGAE(VGAE):
-    """The twin of :class:`HyperbolicVGAE` with Gaussian latents and Euclidean distances; same arguments."""
+class EuclideanVGAE(HyperbolicVGAE):
+    """The twin with Gaussian latents and Euclidean distances: :class:`HyperbolicVGAE` on Euclidean space."""
 
     def __init__(
         self,
@@ -200,5 +200,13 @@ class EuclideanVGAE(VGAE):
         posterior_scale: str = "diagonal",
         learn_prior_scale: bool = False,
     ) -> None:
-        latent = EuclideanLatent(latent_dim, prior_scale, posterior_scale, learn_prior_scale)
-        super().__init__(latent, num_nodes, edges, hidden_dim)
+        super().__init__(
+            Euclidean(),
+            num_nodes,
+            edges,
+            latent_dim,
+            hidden_dim,
+            prior_scale=prior_scale,
+            posterior_scale=posterior_scale,
+            learn_prior_scale=learn_prior_scale,
+        )

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.geometry import Manifold, Product
 from pyro_hyperbolic.nn.manifold import ManifoldModule, as_module
 from pyro_hyperbolic.ops.checks import at_least_float32
 from pyro_hyperbolic.ops.special import safe_norm, unit
@@ -48,7 +48,7 @@ class GyroplaneLinear(nn.Module):
         self,
         in_features: int,
         out_features: int,
-        manifold: Manifold | ManifoldModule,
+        manifold: Manifold | ManifoldModule | str,
         offset: str = "free",
     ) -> None:
         super().__init__()
@@ -107,10 +107,15 @@ class MobiusLinear(nn.Module):
     :param manifold: a manifold or a :class:`ManifoldModule`.
     """
 
-    def __init__(self, in_features: int, out_features: int, manifold: Manifold | ManifoldModule) -> None:
+    def __init__(self, in_features: int, out_features: int, manifold: Manifold | ManifoldModule | str) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.manifold = as_module(manifold)
+        if isinstance(self.manifold(), Product):
+            raise ValueError(
+                "MobiusLinear maps between spaces of one kind, and a product has its dimensions; use GyroplaneLinear or"
+                " Log0 on a product."
+            )
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
         self.bias = nn.Parameter(torch.zeros(out_features))
         bound = 1 / math.sqrt(in_features)
@@ -129,20 +134,20 @@ class MobiusLinear(nn.Module):
 class Exp0(nn.Module):
     r"""The ball's :math:`\exp_0`, from Euclidean vectors ``v`` to the points at distance :math:`2|v|` of the origin."""
 
-    def __init__(self, manifold: Manifold | ManifoldModule) -> None:
+    def __init__(self, manifold: Manifold | ManifoldModule | str) -> None:
         super().__init__()
         self.manifold = as_module(manifold)
 
     def forward(self, v: Tensor) -> Tensor:
-        return self.manifold().from_normal_coords(None, 2 * at_least_float32(v))
+        return self.manifold().exp0(at_least_float32(v))
 
 
 class Log0(nn.Module):
     """The inverse of :class:`Exp0`, from points to Euclidean vectors."""
 
-    def __init__(self, manifold: Manifold | ManifoldModule) -> None:
+    def __init__(self, manifold: Manifold | ManifoldModule | str) -> None:
         super().__init__()
         self.manifold = as_module(manifold)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.manifold().to_normal_coords(None, at_least_float32(x)) / 2
+        return self.manifold().log0(at_least_float32(x))

@@ -6,17 +6,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.geometry import Manifold, Stereographic
+from pyro_hyperbolic.geometry.signature import space
 
 
 class ManifoldModule(nn.Module):
-    r"""Keeps the curvature with a model: it moves with the device, is saved with the state, and can be learned.
+    r"""Keeps the curvatures with a model: they move with the device, are saved with the state, and can be learned.
 
-    Calling the module gives the manifold with the present curvature.
+    Calling the module gives the manifold with the present curvatures.
 
-    :param manifold: the manifold, with the curvature to start from.
-    :param learnable: make the curvature a parameter, :math:`c = \operatorname{softplus}(\text{raw}) > 0`;
-        its gradient flows through every operation of the manifold. Otherwise it is a buffer.
+    :param manifold: the manifold, with the curvatures to start from; or a signature such as ``"h2,s2,e2"``
+        (:func:`~pyro_hyperbolic.geometry.space`).
+    :param learnable: make each curvature a parameter, :math:`c = \operatorname{softplus}(\text{raw}) > 0`, or ``k``
+        itself of :class:`~pyro_hyperbolic.Stereographic`, which may change its sign; its gradient flows through every
+        operation of the manifold. Otherwise it is a buffer. The names are ``raw`` and ``fixed``; with several
+        curvatures ``raw_0``, ``raw_1`` and so on.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> module = ManifoldModule(PoincareBall(1.4), learnable=True)
@@ -25,33 +29,61 @@ class ManifoldModule(nn.Module):
     True
     """
 
-    def __init__(self, manifold: Manifold, learnable: bool = False) -> None:
+    def __init__(self, manifold: Manifold | str, learnable: bool = False) -> None:
         super().__init__()
+        if isinstance(manifold, str):
+            manifold = space(manifold)
         if not isinstance(manifold, Manifold):
             raise ValueError(f"manifold must be a manifold, got {manifold!r}; pass for example PoincareBall(c=1.0).")
-        self._chart = type(manifold)
         self.learnable = learnable
-        c = torch.as_tensor(manifold.c).detach().clone()
-        if not learnable:
-            self.register_buffer("fixed", c)
+        starts = [torch.as_tensor(c).detach().clone() for c in manifold.curvatures]
+        self._template = manifold.with_curvatures([1.0] * len(starts))
+        leaves = [leaf for leaf, _ in self._template.leaves(0)]
+        for leaf in leaves:
+            leaf._checked = True  # what comes from here is a curvature
+        self._is_signed = [isinstance(leaf, Stereographic) for leaf in leaves if leaf.curvatures]
+        for name, start, signed in zip(self._names(), starts, self._is_signed, strict=True):
+            self._keep(name, start, signed)
+
+    def _keep(self, name: str, c: Tensor, signed: bool) -> None:
+        if not self.learnable:
+            self.register_buffer(name, c)
+            return
+        if signed:
+            self.register_parameter(name, nn.Parameter(c))
             return
         if not bool((c > 0).all()):
             raise ValueError(f"a learnable curvature must start above 0, got c = {c.min().item()}; start from c = 1.0.")
         # The inverse of softplus, in the form that does not overflow.
-        self.raw = nn.Parameter(c + torch.log(-torch.expm1(-c)))
+        self.register_parameter(name, nn.Parameter(c + torch.log(-torch.expm1(-c))))
+
+    def _names(self) -> list[str]:
+        name = "raw" if self.learnable else "fixed"
+        count = len(self._is_signed)
+        return [name] if count == 1 else [f"{name}_{i}" for i in range(count)]
+
+    @property
+    def curvatures(self) -> list[Tensor]:
+        """The present curvatures, those of :attr:`Manifold.curvatures <pyro_hyperbolic.geometry.Manifold>`."""
+        values = [getattr(self, name) for name in self._names()]
+        if not self.learnable:
+            return values
+        return [value if signed else F.softplus(value) for value, signed in zip(values, self._is_signed, strict=True)]
 
     @property
     def c(self) -> Tensor:
-        """The present curvature, a tensor of the shape of that to start from."""
-        return F.softplus(self.raw) if self.learnable else self.get_buffer("fixed")
+        """The present curvature of a manifold that has one, a tensor of the shape of that to start from."""
+        (c,) = self.curvatures
+        return c
 
     def forward(self) -> Manifold:
-        return self._chart.with_curvature(self.c)
+        return self._template.with_curvatures(self.curvatures)
 
     def extra_repr(self) -> str:
-        return f"{self._chart.__name__}, learnable={self.learnable}"
+        leaves = [type(leaf).__name__ for leaf, _ in self._template.leaves(0)]
+        return f"{' x '.join(leaves)}, learnable={self.learnable}"
 
 
-def as_module(manifold: Manifold | ManifoldModule) -> ManifoldModule:
+def as_module(manifold: Manifold | ManifoldModule | str) -> ManifoldModule:
     """The module that keeps a manifold; one that is a module already stays shared."""
     return manifold if isinstance(manifold, ManifoldModule) else ManifoldModule(manifold)

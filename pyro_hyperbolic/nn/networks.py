@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -82,21 +83,30 @@ def _logmap(manifold: ManifoldModule, latent_dim: int, hidden_dim: int, out: int
 
 
 def _mlp(manifold: ManifoldModule, latent_dim: int, hidden_dim: int, out: int) -> tuple[nn.Module, nn.Sequential]:
-    embed = BallCoordinates(manifold) if isinstance(manifold(), Lorentz) else nn.Identity()
-    return embed, mlp(latent_dim, hidden_dim, out)
+    leaves = manifold().leaves(latent_dim)
+    has_hyperboloid = any(isinstance(leaf, Lorentz) for leaf, _ in leaves)
+    size = sum(dim if isinstance(leaf, Lorentz) else leaf.ambient_dim(dim) for leaf, dim in leaves)
+    embed = BallCoordinates(manifold, latent_dim) if has_hyperboloid else nn.Identity()
+    return embed, mlp(size, hidden_dim, out)
 
 
 class BallCoordinates(nn.Module):
-    """Points of the hyperboloid as points of the ball, bounded as the inputs of a network should be."""
+    """Points of hyperboloids as points of the ball, bounded as the inputs of a network should be; others as they are.
 
-    def __init__(self, manifold: ManifoldModule) -> None:
+    :param manifold: the manifold.
+    :param dim: its dimension.
+    """
+
+    def __init__(self, manifold: ManifoldModule, dim: int) -> None:
         super().__init__()
         self.manifold = manifold
+        self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
-        manifold = self.manifold()
-        assert isinstance(manifold, Lorentz)
-        return manifold.to_poincare(x)
+        leaves = self.manifold().leaves(self.dim)
+        parts = x.split([leaf.ambient_dim(dim) for leaf, dim in leaves], -1)
+        points = zip(leaves, parts, strict=True)
+        return torch.cat([leaf.to_poincare(p) if isinstance(leaf, Lorentz) else p for (leaf, _), p in points], -1)
 
 
 DECODERS: dict[str, Callable[[ManifoldModule, int, int, int], tuple[nn.Module, nn.Sequential]]] = {

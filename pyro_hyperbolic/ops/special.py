@@ -2,7 +2,10 @@ r"""Special functions that are smooth at curvature zero.
 
 :math:`\tanh(\sqrt{c}\,x)/\sqrt{c}` and its relatives are even in :math:`\sqrt{c}`, so each is an analytic
 function of :math:`u = c x^2`. Written in ``u``, with a power series near zero, values and derivatives
-in ``x`` and in ``c`` are finite at ``x = 0`` and at ``c = 0``, and the Euclidean space needs no special case.
+in ``x`` and in ``c`` are finite at ``x = 0`` and at ``c = 0``, and the Euclidean space needs no special case. Below
+zero each continues to its circular twin, :math:`\tanh(\sqrt u)/\sqrt u` to :math:`\tan(\sqrt{-u})/\sqrt{-u}`: a space
+of curvature :math:`k = -c` of either sign needs none either. The argument ``sign`` says which values ``u`` can have, so
+that only those are paid for: 1 is for :math:`u \ge 0`, -1 for :math:`u \le 0` and 0 for both.
 """
 
 from __future__ import annotations
@@ -37,58 +40,41 @@ _ASINHC = [float(Fraction((-1) ** k * math.comb(2 * k, k), 4**k * (2 * k + 1))) 
 _LOG_SINHC = [0.0] + [float(Fraction(4**k, 2 * k * math.factorial(2 * k)) * _B[2 * k]) for k in range(1, 12)]
 _SINHC = [1 / math.factorial(2 * k + 1) for k in range(12)]
 _COSHC = [1 / math.factorial(2 * k) for k in range(12)]
-# These two converge everywhere; below this bound their terms fall by 1/50 and more, as above.
-_ENTIRE_BOUND = 0.5
+# These two converge everywhere; below 0.5 their terms fall by 1/50 and more, as above.
+_ENTIRE_RADIUS = 0.5 / _SERIES_FRACTION
 _ASINHC_SLOPE = [(k + 1) * a for k, a in enumerate(_ASINHC[1:])]
 
 
-def tanhc(u: Tensor) -> Tensor:
-    r""":math:`\tanh(\sqrt{u}) / \sqrt{u}` for :math:`u \ge 0`; 1 at 0."""
-
-    def direct(u: Tensor) -> Tensor:
-        x = u.sqrt()
-        return torch.tanh(x) / x
-
-    return _smooth(u, _TANHC, math.pi**2 / 4, direct)
+def tanhc(u: Tensor, sign: int = 1) -> Tensor:
+    r""":math:`\tanh(\sqrt{u}) / \sqrt{u}`; 1 at 0, :math:`\tan(\sqrt{-u}) / \sqrt{-u}` below."""
+    return _smooth(u, _TANHC, math.pi**2 / 4, lambda x: torch.tanh(x) / x, lambda x: torch.tan(x) / x, sign)
 
 
-def asinhc(u: Tensor) -> Tensor:
-    r""":math:`\operatorname{asinh}(\sqrt{u}) / \sqrt{u}` for :math:`u \ge 0`; 1 at 0."""
-
-    def direct(u: Tensor) -> Tensor:
-        x = u.sqrt()
-        return torch.asinh(x) / x
-
-    return _smooth(u, _ASINHC, 1.0, direct)
+def asinhc(u: Tensor, sign: int = 1) -> Tensor:
+    r""":math:`\operatorname{asinh}(\sqrt{u}) / \sqrt{u}`; 1 at 0, with the arc sine for :math:`-1 \le u < 0`."""
+    return _smooth(u, _ASINHC, 1.0, lambda x: torch.asinh(x) / x, lambda x: torch.asin(x) / x, sign)
 
 
-def sinhc(u: Tensor) -> Tensor:
-    r""":math:`\sinh(\sqrt{u}) / \sqrt{u}` for :math:`u \ge 0`; 1 at 0."""
-
-    def direct(u: Tensor) -> Tensor:
-        x = u.sqrt()
-        return torch.sinh(x) / x
-
-    return _smooth(u, _SINHC, _ENTIRE_BOUND / _SERIES_FRACTION, direct)
+def sinhc(u: Tensor, sign: int = 1) -> Tensor:
+    r""":math:`\sinh(\sqrt{u}) / \sqrt{u}`; 1 at 0, :math:`\sin(\sqrt{-u}) / \sqrt{-u}` below."""
+    return _smooth(u, _SINHC, _ENTIRE_RADIUS, lambda x: torch.sinh(x) / x, lambda x: torch.sin(x) / x, sign)
 
 
-def cosh_sqrt(u: Tensor) -> Tensor:
-    r""":math:`\cosh(\sqrt{u})` for :math:`u \ge 0`, smooth at 0."""
-
-    def direct(u: Tensor) -> Tensor:
-        return torch.cosh(u.sqrt())
-
-    return _smooth(u, _COSHC, _ENTIRE_BOUND / _SERIES_FRACTION, direct)
+def cosh_sqrt(u: Tensor, sign: int = 1) -> Tensor:
+    r""":math:`\cosh(\sqrt{u})`, smooth at 0, :math:`\cos(\sqrt{-u})` below."""
+    return _smooth(u, _COSHC, _ENTIRE_RADIUS, torch.cosh, torch.cos, sign)
 
 
-def log_sinhc(u: Tensor) -> Tensor:
-    r""":math:`\log(\sinh(\sqrt{u}) / \sqrt{u})` for :math:`u \ge 0`; 0 at 0, no overflow."""
-
-    def direct(u: Tensor) -> Tensor:
-        x = u.sqrt()
-        return x + torch.log(-torch.expm1(-2 * x) / (2 * x))
-
-    return _smooth(u, _LOG_SINHC, math.pi**2, direct)
+def log_sinhc(u: Tensor, sign: int = 1) -> Tensor:
+    r""":math:`\log(\sinh(\sqrt{u}) / \sqrt{u})`; 0 at 0, no overflow. Below, that of the absolute value of the sine."""
+    return _smooth(
+        u,
+        _LOG_SINHC,
+        math.pi**2,
+        lambda x: x + torch.log(-torch.expm1(-2 * x) / (2 * x)),
+        lambda x: torch.log((torch.sin(x) / x).abs()),
+        sign,
+    )
 
 
 def scaled_asinh(t: Tensor, c: float | Tensor) -> Tensor:
@@ -190,12 +176,24 @@ def _scaled_asinh_slope(t: Tensor, c: Tensor) -> Tensor:
     return torch.where(small, series, direct)
 
 
-def _smooth(u: Tensor, coefficients: list[float], radius: float, direct: Callable[[Tensor], Tensor]) -> Tensor:
-    """Power series for small ``u``, ``direct`` elsewhere; each branch sees only arguments it can take."""
-    small = u < _SERIES_FRACTION * radius
-    near = torch.where(small, u, torch.zeros_like(u))
-    far = torch.where(small, torch.ones_like(u), u)
-    return torch.where(small, _horner(coefficients, near), direct(far))
+Function = Callable[[Tensor], Tensor]
+
+
+def _smooth(u: Tensor, coefficients: list[float], radius: float, above: Function, below: Function, sign: int) -> Tensor:
+    r"""Power series for small ``u``, elsewhere ``above`` or ``below`` zero, functions of :math:`\sqrt{|u|}`.
+
+    Each sees only arguments that it can take.
+    """
+    border = _SERIES_FRACTION * radius
+    small = u < border if sign > 0 else u > -border if sign < 0 else u.abs() < border
+    out = _horner(coefficients, torch.where(small, u, 0.0))
+    if sign >= 0:
+        other = small if sign > 0 else u < border
+        out = torch.where(other, out, above(torch.where(other, 1.0, u).sqrt()))
+    if sign <= 0:
+        other = small if sign < 0 else u > -border
+        out = torch.where(other, out, below(torch.where(other, 1.0, -u).sqrt()))
+    return out
 
 
 def _horner(coefficients: list[float], u: Tensor) -> Tensor:

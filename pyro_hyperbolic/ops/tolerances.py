@@ -13,6 +13,9 @@ _BORDER_MARGIN = 8.0
 # x_0 and |x_s| of a point of the hyperboloid are rounded independently of each other, each after a few operations.
 _HYPERBOLOID = 64.0
 
+# |x|^2 of a point of the sphere is a sum of rounded squares, after as few operations.
+_SPHERE = 64.0
+
 # A distance that comes from a matrix product, as torch.cdist makes it, is the root of a difference of squares.
 _METRIC = 64.0
 
@@ -38,6 +41,11 @@ def border_distance(dtype: torch.dtype) -> float:
 def hyperboloid_tolerance(dtype: torch.dtype) -> float:
     """Largest relative error of :math:`x_0` at which a point counts as one of the hyperboloid."""
     return _HYPERBOLOID * eps(dtype)
+
+
+def sphere_tolerance(dtype: torch.dtype) -> float:
+    """Largest relative error of :math:`|x|^2` at which a point counts as one of the sphere."""
+    return _SPHERE * eps(dtype)
 
 
 def metric_tolerance(dtype: torch.dtype) -> float:

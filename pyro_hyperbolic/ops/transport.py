@@ -11,6 +11,7 @@ is the identity at :math:`q = 0` and smooth through :math:`\rho = 0`, where both
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -24,8 +25,8 @@ def stretch(rho: Tensor, q: Tensor, dim: int) -> Tensor:
     r""":math:`y/\rho`; ``rho`` and ``q`` of one shape."""
     if dim == 1:
         return torch.ones_like(rho) + 0 * q  # the half-normal for every q; nan where q is
-    low, high = _ends(dim)
-    y = radial.quantile(_score(rho.clamp(low, high), dim), q, dim)
+    low, high = ends(dim)
+    y = radial.quantile(score(rho.clamp(low, high), dim), q, dim)
     # Beyond the table a power of the length below, a shift of it above.
     return y / rho.clamp(min=low) + (rho - high).clamp(min=0) / rho.clamp(min=high)
 
@@ -33,15 +34,20 @@ def stretch(rho: Tensor, q: Tensor, dim: int) -> Tensor:
 @torch.no_grad()
 def length_of_noise(y: Tensor, q: Tensor, dim: int) -> Tensor:
     r"""The :math:`\rho` of a scaled radius ``y``, by bisection; no derivatives."""
-    low, high = torch.zeros_like(y), y.clone()  # curvature moves mass outwards only
+    # Curvature moves mass outwards only.
+    return invert(lambda rho: rho * stretch(rho, q, dim), y, low=torch.zeros_like(y), high=y)
+
+
+def invert(function: Callable[[Tensor], Tensor], y: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """The argument of an increasing function between two bounds, by bisection."""
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        below = middle * stretch(middle, q, dim) < y
+        below = function(middle) < y
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     return (low + high) / 2
 
 
-def _score(rho: Tensor, dim: int) -> Tensor:
+def score(rho: Tensor, dim: int) -> Tensor:
     r""":math:`\Phi^{-1}(F_{\chi_d}(\rho))`, each tail from its own side."""
     half = rho.double().square() / 2
     a = torch.full_like(half, dim / 2)
@@ -52,7 +58,7 @@ def _score(rho: Tensor, dim: int) -> Tensor:
 
 
 @functools.cache
-def _ends(dim: int) -> tuple[float, float]:
+def ends(dim: int) -> tuple[float, float]:
     """The lengths at the ends of the table of quantiles."""
     z = torch.tensor([-radial.SCORE_MAX, radial.SCORE_MAX], dtype=torch.float64, device="cpu")
     low, high = radial.quantile(z, torch.zeros_like(z), dim).tolist()

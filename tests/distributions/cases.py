@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.geometry import Lorentz, Manifold
+from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, Product, Sphere, Stereographic
 
 Shape = tuple[int, ...]
 
@@ -24,7 +25,7 @@ class NormalCase:
     kind: str  # "number", "isotropic", "diagonal" or "full"
     dim: int
     c: float
-    chart: type[Manifold] = PoincareBall
+    chart: Callable[[Any], Manifold] = PoincareBall
 
     def __str__(self) -> str:
         return f"{self.law.__name__}-{self.kind}-{self.chart.__name__}-d{self.dim}-c{self.c:g}"
@@ -115,6 +116,42 @@ class RadiusCase:
 
 
 @dataclass(frozen=True)
+class AngularCase:
+    """A distribution of the angle to a point of a sphere."""
+
+    law: type[TorchDistribution]
+    dim: int
+    c: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.law.__name__}-d{self.dim}-c{self.c:g}"
+
+    @property
+    def event_shape(self) -> Shape:
+        return (self.dim + 1,)
+
+    def params(self, batch: Shape = (), other: Shape | None = None, dtype: torch.dtype = torch.float64) -> dict:
+        noise = torch.Generator().manual_seed(22)
+        other = batch if other is None else other
+        u = torch.randn((*batch, self.dim), generator=noise, dtype=torch.float64)
+        concentration = 3 * torch.rand(other, generator=noise, dtype=torch.float64)
+        loc = Sphere(self.c).from_normal_coords(None, u)
+        return {"loc": loc.to(dtype), "concentration": concentration.to(dtype)}
+
+    def make(
+        self,
+        batch: Shape = (),
+        other: Shape | None = None,
+        dtype: torch.dtype = torch.float64,
+        validate_args: bool | None = None,
+    ) -> TorchDistribution:
+        return self.on(self.params(batch, other, dtype), validate_args)
+
+    def on(self, params: dict[str, Any], validate_args: bool | None = None) -> TorchDistribution:
+        return self.law(**params, manifold=Sphere(self.c), validate_args=validate_args)
+
+
+@dataclass(frozen=True)
 class SphereCase:
     """A uniform law on a sphere, which has no parameters: its batch comes from ``expand``."""
 
@@ -139,7 +176,22 @@ class SphereCase:
         return self.law(self.dim, dtype=dtype, validate_args=validate_args).expand(shape)
 
 
-NORMALS = [
+def flat(c: Any) -> Euclidean:
+    """Euclidean space, which has no curvature."""
+    return Euclidean()
+
+
+def mixed(c: Any) -> Product:
+    """A product of three dimensions, whose curved factors share a curvature."""
+    return Product((PoincareBall(c), 1), (Sphere(c), 1), (Euclidean(), 1))
+
+
+def open_product(c: Any) -> Product:
+    """A product of three dimensions in which no geodesic closes."""
+    return Product((Lorentz(c), 2), (Euclidean(), 1))
+
+
+HYPERBOLIC = [
     NormalCase(hdist.WrappedNormal, "number", 2, 1.0),
     NormalCase(hdist.WrappedNormal, "isotropic", 2, 0.7),
     NormalCase(hdist.WrappedNormal, "isotropic", 1, 1.4),
@@ -159,15 +211,50 @@ NORMALS = [
     NormalCase(hdist.RiemannianNormal, "number", 2, 1.0, Lorentz),
     NormalCase(hdist.RiemannianNormal, "isotropic", 1, 1.4, Lorentz),
 ]
+SPHERICAL = [
+    NormalCase(hdist.WrappedNormal, "number", 2, 1.0, Sphere),
+    NormalCase(hdist.WrappedNormal, "isotropic", 1, 0.7, Sphere),
+    NormalCase(hdist.WrappedNormal, "diagonal", 3, 1.4, Sphere),
+    NormalCase(hdist.WrappedNormal, "full", 2, 0.7, Sphere),
+    NormalCase(hdist.RiemannianNormal, "isotropic", 2, 0.7, Sphere),
+    NormalCase(hdist.RiemannianNormal, "number", 1, 1.4, Sphere),
+]
+SIGNED = [
+    NormalCase(hdist.WrappedNormal, "diagonal", 2, 0.7, Stereographic),
+    NormalCase(hdist.WrappedNormal, "full", 2, -0.7, Stereographic),
+    NormalCase(hdist.RiemannianNormal, "isotropic", 2, 0.7, Stereographic),
+    NormalCase(hdist.RiemannianNormal, "isotropic", 3, -0.7, Stereographic),
+]
+PRODUCTS = [
+    NormalCase(hdist.WrappedNormal, "isotropic", 3, 0.7, mixed),
+    NormalCase(hdist.WrappedNormal, "diagonal", 3, 0.7, open_product),
+    NormalCase(hdist.WrappedNormal, "full", 3, 0.7, mixed),
+    NormalCase(hdist.WrappedNormal, "full", 3, 0.7, open_product),
+    NormalCase(hdist.RiemannianNormal, "isotropic", 3, 0.7, mixed),
+]
+EUCLIDEAN = [
+    NormalCase(hdist.WrappedNormal, "diagonal", 2, 0.0, flat),
+    NormalCase(hdist.RiemannianNormal, "isotropic", 3, 0.0, flat),
+]
+NORMALS = [*HYPERBOLIC, *SPHERICAL, *SIGNED, *PRODUCTS, *EUCLIDEAN]
+# Those whose points have one preimage under the exponential map.
+ONE_TO_ONE = [case for case in NORMALS if case.chart not in (Sphere, mixed) and case not in SIGNED[::2]]
+WINDING = [case for case in NORMALS if case not in ONE_TO_ONE and case.law is hdist.WrappedNormal]
 RADII = [RadiusCase(1, 1.0), RadiusCase(2, 0.0), RadiusCase(3, 0.7), RadiusCase(20, 0.1)]
+ANGULAR = [
+    AngularCase(hdist.VonMisesFisher, 1),
+    AngularCase(hdist.VonMisesFisher, 4, 0.5),
+    AngularCase(hdist.PowerSpherical, 2),
+    AngularCase(hdist.PowerSpherical, 3, 2.0),
+]
 SPHERES = [SphereCase(1), SphereCase(2), SphereCase(5)]
 
-LAWS = [*NORMALS, *RADII, *SPHERES]
-WITH_PARAMETERS = [*NORMALS, *RADII]
+LAWS = [*NORMALS, *RADII, *SPHERES, *ANGULAR]
+WITH_PARAMETERS = [*NORMALS, *RADII, *ANGULAR]
 ISOTROPIC = [case for case in NORMALS if case.is_isotropic]
 CURVED = [case for case in NORMALS if case.c > 0]
 ON_THE_BALL = [case for case in CURVED if case.chart is PoincareBall]
-FLAT = [case for case in NORMALS if case.c == 0]
+FLAT = [case for case in HYPERBOLIC if case.c == 0]
 
 # Shapes of the two parameters, and the batch shape that they make.
 BROADCASTS: list[tuple[Shape, Shape, Shape]] = [

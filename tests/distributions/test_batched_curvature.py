@@ -12,8 +12,8 @@ import torch
 from torch.distributions import biject_to, kl_divergence, transform_to
 
 import pyro_hyperbolic.distributions as hdist
-from pyro_hyperbolic import Lorentz, PoincareBall
-from tests.distributions.cases import NORMALS, NormalCase
+from pyro_hyperbolic import Lorentz, PoincareBall, Stereographic
+from tests.distributions.cases import EUCLIDEAN, NORMALS, WINDING, NormalCase
 from tests.helpers import ROUNDING, same
 from tests.loop import SHAPES, curvatures, equals_loop
 
@@ -21,9 +21,12 @@ D = 3
 CHARTS = [PoincareBall, Lorentz]
 every_chart = pytest.mark.parametrize("chart", CHARTS)
 every_shape = pytest.mark.parametrize(("shape", "batch"), SHAPES, ids=str)
+HAVING_CURVATURE = [case for case in NORMALS if case not in EUCLIDEAN]
 # One row for each distribution, kind of scale and chart.
 CASES = list(
-    {(case.law, case.kind, case.chart, case.dim > 1): case for case in NORMALS if case.kind != "number"}.values()
+    {
+        (case.law, case.kind, case.chart, case.dim > 1): case for case in HAVING_CURVATURE if case.kind != "number"
+    }.values()
 )
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 TOLERANCE = 4 * ROUNDING[torch.float64]
@@ -38,6 +41,11 @@ def leaves(case: NormalCase, batch: tuple[int, ...]) -> tuple[list[torch.Tensor]
     tensors = [params[0], params[1], *vectors, radius]
     events = [1, 2 if case.kind == "full" else 1, 1, 1, 0]
     return [t.requires_grad_() for t in tensors], events
+
+
+def _fitting(draw: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """A draw as large as it is asked for: that of a direction by the number of coordinates of a factor."""
+    return draw.expand(shape) if draw.shape[-1:] in (shape[-1:], (1,), ()) else draw[..., : shape[-1]].expand(shape)
 
 
 def make(case: NormalCase, c, u, scale):
@@ -60,9 +68,9 @@ def test_density_equals_loop(case, shape, batch):
 def test_sample_and_its_density_equal_loop(case, shape, batch, monkeypatch):
     def f(c, u, scale, v, noise, radius):
         law = make(case, c, u, scale)
-        draws = [noise, radius]
+        draws = [noise, radius] * 3
         with monkeypatch.context() as patch:
-            patch.setattr(torch, "randn", lambda shape, **_: draws.pop(0).expand(shape))
+            patch.setattr(torch, "randn", lambda shape, **_: _fitting(draws.pop(0), shape))
             z = law.rsample()
         return torch.cat([z, law.log_prob(z).unsqueeze(-1), law.lebesgue_log_prob(z).unsqueeze(-1)], -1)
 
@@ -80,6 +88,8 @@ def test_divergence_and_motion_equal_loop(case):
         motion = p._loc_motion(v.detach().expand(p.batch_shape + (case.dim,)))
         return torch.cat([kl_divergence(p, q).unsqueeze(-1), motion], -1)
 
+    if case in WINDING or (case.chart is Stereographic and case.law is hdist.WrappedNormal):
+        pytest.skip("the divergence has no closed form")
     c = curvatures((2, 1), flat=case.chart is PoincareBall)
     equals_loop(f, c, *leaves(case, (3,)), TOLERANCE)
 

@@ -6,14 +6,14 @@ from scipy import stats
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
-from tests.distributions.cases import FLAT, NORMALS, NormalCase, tensors
+from tests.distributions.cases import FLAT, HYPERBOLIC, NormalCase, tensors
 from tests.helpers import DTYPES, ROUNDING, same
 
 every_flat = pytest.mark.parametrize("case", FLAT, ids=str)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 # The flat cases, and one of every kind of scale in one dimension.
-ON_THE_LINE = [case for case in NORMALS if case.dim == 1] + [
+ON_THE_LINE = [case for case in HYPERBOLIC if case.dim == 1] + [
     NormalCase(hdist.WrappedNormal, "diagonal", 1, 0.3),
     NormalCase(hdist.WrappedNormal, "number", 1, 0.0),
     NormalCase(hdist.RiemannianNormal, "number", 1, 0.0),

@@ -10,8 +10,8 @@ import torch
 from pyro.infer import RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 from torch import Tensor
 
-from pyro_hyperbolic import Lorentz, PoincareBall
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic import Lorentz, PoincareBall, Sphere, Stereographic
+from pyro_hyperbolic.geometry import Manifold, space
 from pyro_hyperbolic.models import VAE, VGAE, EuclideanVAE, EuclideanVGAE, HyperbolicVAE, HyperbolicVGAE
 from pyro_hyperbolic.nn import ManifoldModule
 
@@ -19,6 +19,11 @@ SIZE = 12
 NUM_NODES = 9
 # A tree, which hyperbolic distances can explain.
 EDGES = torch.tensor([[0, 1], [0, 2], [1, 3], [1, 4], [2, 5], [2, 6], [6, 7], [6, 8]])
+
+
+def mixed(c: Any) -> Manifold:
+    """A product of four dimensions."""
+    return space("h2,s1,e1", c)
 
 
 def coordinates(case: VAECase | VGAECase) -> int:
@@ -33,7 +38,7 @@ class VAECase:
     c: float | None = 1.0
     latent_dim: int = 2
     data_shape: tuple[int, ...] = (6,)
-    chart: type[Manifold] = PoincareBall
+    chart: Callable[[Any], Manifold] = PoincareBall
     learnable: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -73,7 +78,7 @@ class VGAECase:
 
     c: float | None = 1.0
     latent_dim: int = 2
-    chart: type[Manifold] = PoincareBall
+    chart: Callable[[Any], Manifold] = PoincareBall
     learnable: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -126,6 +131,11 @@ VAES = [
     VAECase(chart=Lorentz, c=1.4, latent_dim=3, learnable=True, options={"decoder": "mobius"}),
     VAECase(chart=Lorentz, c=0.3, options={"decoder": "logmap", "posterior_scale": "diagonal", "likelihood": "normal"}),
     VAECase(chart=Lorentz, data_shape=(2, 3), options={"decoder": "mlp", "latent_dtype": torch.float64}),
+    VAECase(chart=Sphere, learnable=True, options=RIEMANNIAN),
+    VAECase(chart=Sphere, c=0.5, latent_dim=1, options={"decoder": "mlp", "likelihood": "normal"}),
+    VAECase(chart=Stereographic, c=0.0, learnable=True, options={"posterior_scale": "diagonal"}),
+    VAECase(chart=mixed, latent_dim=4, learnable=True, options={"posterior_scale": "diagonal"}),
+    VAECase(chart=mixed, latent_dim=4, options={**RIEMANNIAN, "decoder": "mlp", "latent_dtype": torch.float64}),
     VAECase(c=None, data_shape=(2, 3)),
     VAECase(c=None, options={"posterior_scale": "diagonal", "likelihood": "normal", "learn_prior_scale": True}),
 ]
@@ -135,6 +145,7 @@ VGAES = [
     VGAECase(learnable=True, options={"learn_prior_scale": True}, kwargs={"num_negatives": 15}),
     VGAECase(options={"latent_dtype": torch.float64, "prior": "riemannian"}),
     VGAECase(chart=Lorentz, learnable=True, options={"prior": "riemannian"}),
+    VGAECase(chart=mixed, latent_dim=4, learnable=True),
     VGAECase(c=None, latent_dim=3),
     VGAECase(c=None, options={"learn_prior_scale": True}, kwargs={"num_negatives": 15}),
 ]

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic import Euclidean, PoincareBall, Stereographic
+from pyro_hyperbolic.geometry import space
 from pyro_hyperbolic.nn import DECODERS, Exp0, GyroplaneLinear, Log0, ManifoldModule, MobiusLinear, build_decoder
 from pyro_hyperbolic.nn.manifold import as_module
 from tests.helpers import DTYPES, ROUNDING, same
@@ -138,7 +139,7 @@ def test_as_module():
     assert as_module(PoincareBall(2.0)).c.item() == 2.0
 
 
-@pytest.mark.parametrize("value", [1.0, "ball", None, PoincareBall])
+@pytest.mark.parametrize("value", [1.0, None, PoincareBall])
 def test_refuses_what_is_no_manifold(value):
     with pytest.raises(ValueError, match=r"manifold must be a manifold, got .*PoincareBall\(c=1.0\)"):
         ManifoldModule(value)
@@ -152,3 +153,55 @@ def test_a_learnable_curvature_cannot_start_at_0(c):
 
 def test_prints_chart_and_kind():
     assert repr(ManifoldModule(PoincareBall(1.0), learnable=True)) == "ManifoldModule(PoincareBall, learnable=True)"
+
+
+class TestSeveralCurvatures:
+    def test_each_is_learned(self):
+        module = ManifoldModule("h2,s2,u1,e1", learnable=True)
+        assert [name for name, _ in module.named_parameters()] == ["raw_0", "raw_1", "raw_2"]
+        manifold = module()
+        assert manifold == space("h2,s2,u1,e1")
+        manifold.dist0(manifold.from_flat(torch.ones(6))).square().backward()
+        assert all(parameter.grad is not None for parameter in module.parameters())
+
+    def test_curvature_of_either_sign_is_kept_as_it_is(self):
+        module = ManifoldModule(Stereographic(-0.5), learnable=True)
+        assert module.raw.item() == module.c.item() == -0.5
+        with torch.no_grad():
+            module.raw.fill_(0.75)
+        assert module() == Stereographic(0.75)
+
+    def test_fixed_ones_are_saved(self):
+        module, other = (ManifoldModule(space("h2,s2", c)) for c in ([0.3, 0.6], 1.0))
+        other.load_state_dict(module.state_dict())
+        assert other() == module()
+        assert other.double()().curvatures[0].dtype == torch.float64
+
+    def test_flat_space_has_none(self):
+        module = ManifoldModule(Euclidean(), learnable=True)
+        assert not list(module.parameters())
+        assert module() == Euclidean()
+
+    def test_repr(self):
+        assert repr(ManifoldModule("h2,e2")) == "ManifoldModule(Lorentz x Euclidean, learnable=False)"
+
+    def test_layers_of_a_product(self):
+        manifold = space("h2,s2,e2")
+        z = manifold.from_flat(torch.randn(5, 6, dtype=torch.float64))
+        torch.testing.assert_close(Exp0(manifold)(Log0(manifold)(z)), z)
+        assert GyroplaneLinear(6, 3, manifold)(z).shape == (5, 3)
+        with pytest.raises(ValueError, match="a product has its dimensions"):
+            MobiusLinear(6, 3, manifold)
+
+    def test_affine_layer_of_a_product_is_the_sum_of_those_of_its_factors(self):
+        whole = space("p2,s1,e2")
+        layer = GyroplaneLinear(5, 3, whole).double()
+        z = whole.from_flat(torch.randn(4, 5, dtype=torch.float64))
+        total, start = 0, 0
+        for (factor, dim), part in zip(whole.factors, whole.split(z), strict=True):
+            own = GyroplaneLinear(dim, 3, factor).double()
+            with torch.no_grad():
+                own.normal.copy_(layer.normal[:, start : start + dim])
+                own.offset.copy_(layer.offset[:, start : start + dim])
+            total, start = total + own(part), start + dim
+        torch.testing.assert_close(layer(z), total)

@@ -7,12 +7,12 @@ from typing import Any
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import biject_to, constraints
 
-from pyro_hyperbolic.distributions import ExpMapTransform
+from pyro_hyperbolic.distributions import ExpMapTransform, FlatTransform
 from pyro_hyperbolic.distributions.base import ManifoldNormal, base_law
-from pyro_hyperbolic.geometry import Lorentz, Manifold
-from pyro_hyperbolic.geometry.recentre import recentre
+from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.match import manifold_of
 from pyro_hyperbolic.infer.reparam.site import PointReparam, wrapped_as
 from pyro_hyperbolic.ops.checks import inspectable
@@ -29,8 +29,10 @@ class ManifoldReparam(PointReparam):
     The site ``"<name>_coords"`` is :math:`v`, ``(..., d)``, with its density with respect to Lebesgue measure, and the
     site itself becomes a function of it and of the present curvature. Neither :math:`\mathbb{R}^d` nor
     its measure depends on ``c``, so every algorithm of Pyro is right for a curvature that is drawn or learned.
-    It takes any distribution whose support is a ball or a hyperboloid. This is the centred form, for points about which
-    the data say much; :class:`WrappedNormalReparam` and :class:`RiemannianNormalReparam` are the others.
+    It takes any distribution on a manifold; where a factor is a sphere :math:`v` is the vector of
+    :class:`~pyro_hyperbolic.distributions.FlatTransform`, since normal coordinates are not one-to-one there. This is
+    the centred form, for points about which the data say much; :class:`WrappedNormalReparam` and
+    :class:`RiemannianNormalReparam` are the others.
 
     **Observed points.** Coordinates that are given as data have a likelihood with respect to a measure that does not
     depend on ``c`` either: on the ball the site gets its density with respect to Lebesgue measure of the coordinates
@@ -72,18 +74,20 @@ class ManifoldReparam(PointReparam):
 
     def observed(self, msg: Any) -> Any:
         law = base_law(msg["fn"])
-        if isinstance(self._map(law).manifold, Lorentz) or not isinstance(law, ManifoldNormal):
+        manifold = self._map(law).manifold
+        dim = manifold.intrinsic_dim(law.event_shape[-1])
+        if manifold.ambient_dim(dim) != dim or not isinstance(law, ManifoldNormal):
             raise ValueError(
-                f"site {msg['name']!r} observes a point of {self._map(law).manifold!r}, whose curvature is not fixed."
-                " Points of the hyperboloid determine it; observe points of the ball, with WrappedNormal or"
+                f"site {msg['name']!r} observes a point of {manifold!r}, whose curvature is not fixed."
+                " Points of a hyperboloid or a sphere determine it; observe points of the ball, with WrappedNormal or"
                 " RiemannianNormal, or functions of points such as distances."
             )
         return {**msg, "fn": wrapped_as(msg["fn"], BallCoordinates(law, validate_args=False))}
 
-    def _map(self, fn: Any) -> ExpMapTransform:
+    def _map(self, fn: Any) -> ExpMapTransform | FlatTransform:
         support = manifold_of(base_law(fn))
         assert support is not None  # for the type checker: site() refuses the others
-        return ExpMapTransform(support.manifold)
+        return biject_to(support)
 
 
 class NormalCoordinates(dist.TorchDistribution):
@@ -112,14 +116,14 @@ class NormalCoordinates(dist.TorchDistribution):
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         with torch.no_grad():
-            return self.manifold.to_normal_coords(None, self.law.sample(sample_shape))
+            return self.manifold.to_flat(self.law.sample(sample_shape))
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
-        return self.manifold.to_normal_coords(None, self.law.rsample(sample_shape))
+        return self.manifold.to_flat(self.law.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        chart = ExpMapTransform(self.manifold)
-        if isinstance(self.law, ManifoldNormal):
+        chart = biject_to(on_manifold(self.manifold))
+        if isinstance(self.law, ManifoldNormal) and isinstance(chart, ExpMapTransform):
             density = self.law._log_density(self._coords_at_loc(value))
         else:
             density = self.law.log_prob(chart(value))
@@ -131,7 +135,7 @@ class NormalCoordinates(dist.TorchDistribution):
         m = self.manifold.to_normal_coords(None, loc)
         if not loc.requires_grad and loc.device.type == "cpu" and inspectable(m) and not m.any():
             return value  # at the origin: half of the work
-        return recentre(m, value, self.manifold.aligned_c(value))
+        return self.manifold.recentre(m, value)
 
 
 class BallCoordinates(dist.TorchDistribution):

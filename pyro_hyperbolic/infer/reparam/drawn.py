@@ -66,9 +66,10 @@ class DrawnCurvature(Strategy):
     def configure(self, msg: dict[str, Any]) -> PointReparam | None:
         law = base_law(msg["fn"])
         support = manifold_of(law)
-        if support is None or not isinstance(support.manifold.c, Tensor):
-            return None
-        if self.follow is not None and not self.follow.sources(support.manifold.c):
+        curvatures = [] if support is None else [c for c in support.manifold.curvatures if isinstance(c, Tensor)]
+        if self.follow is not None:
+            curvatures = [c for c in curvatures if self.follow.sources(c)]
+        if not curvatures:
             return None
         centered = self.centered if isinstance(self.centered, bool) else msg["name"] in self.centered
         if centered or type(law) not in _NONCENTRED:

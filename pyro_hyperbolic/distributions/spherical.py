@@ -1,0 +1,197 @@
+"""Distributions on a sphere that depend on the angle to their mean alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyro_hyperbolic.distributions.base import (
+    ManifoldNormal,
+    as_param,
+    broadcast_batch,
+    check_point_args,
+    expand_to,
+)
+from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
+from pyro_hyperbolic.geometry import Manifold, Sphere
+from pyro_hyperbolic.ops import polar
+from pyro_hyperbolic.ops.special import dot, squared_norm
+
+
+class AngularDistribution(ManifoldNormal):
+    r"""A density :math:`e^{-\kappa\,e(\theta)}/Z` of the angle :math:`\theta` to ``loc``, drawn by inversion.
+
+    A subclass names its energy among those of :mod:`pyro_hyperbolic.ops.polar`.
+    """
+
+    energy: str
+    manifold: Sphere
+
+    def __init__(
+        self,
+        loc: Tensor,
+        concentration: Tensor | float,
+        manifold: Manifold | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        name = type(self).__name__
+        manifold = check_point_args(name, loc, Sphere(1.0) if manifold is None else manifold)
+        if not isinstance(manifold, Sphere):
+            raise ValueError(f"{name}: manifold must be a Sphere, got {manifold!r}; pass Sphere(1.0).")
+        value = as_param(f"{name}: concentration", concentration, loc)
+        batch_shape = broadcast_batch(name, loc=loc.shape[:-1], concentration=value.shape, c=manifold.batch_shape)
+        self._set_loc(expand_to(loc, batch_shape + loc.shape[-1:]), manifold)
+        self.concentration = expand_to(value, batch_shape)
+        super().__init__(batch_shape, loc.shape[-1:], validate_args=validate_args)
+
+    @property
+    def arg_constraints(self) -> dict[str, Any]:
+        return {"loc": on_manifold(self.manifold), "concentration": constraints.nonnegative}
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> AngularDistribution:
+        new = self._get_checked_instance(type(self), _instance)
+        batch_shape = torch.Size(batch_shape)
+        new._set_loc(self.loc.expand(batch_shape + self.event_shape), self.manifold)
+        new.concentration = self.concentration.expand(batch_shape)
+        super(AngularDistribution, new).__init__(batch_shape, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @staticmethod
+    def infer_shapes(loc: torch.Size, concentration: torch.Size = torch.Size()) -> tuple[torch.Size, torch.Size]:
+        """Batch and event shape from those of the arguments, for one curvature."""
+        return torch.broadcast_shapes(loc[:-1], concentration), torch.Size(loc[-1:])
+
+    @property
+    def _spread(self) -> str:
+        return "concentration and entropy()"
+
+    @property
+    def _kappa(self) -> Tensor:
+        """The factor of the energy."""
+        return torch.threshold(self.concentration, -torch.finfo(self.loc.dtype).tiny, torch.nan)
+
+    @property
+    def _w(self) -> Tensor:
+        return self.dim / (self.dim + self._kappa)
+
+    def _log_angular_integral(self) -> Tensor:
+        r""":math:`\log\int_0^\pi e^{-\kappa e(\theta)}\sin^{d-1}\theta\,d\theta`."""
+        return polar.scaled_log_integral(self._w, self.dim, self.energy) + 0.5 * self.dim * self._w.log()
+
+    @property
+    def _log_radius(self) -> Tensor | float:
+        c = self.manifold.valid_c
+        return -0.5 * c.to(self.loc).log() if isinstance(c, Tensor) else -0.5 * math.log(c)
+
+    @property
+    def log_normalizer(self) -> Tensor:
+        r"""Logarithm of the integral of :math:`e^{-\kappa\,e}` over the sphere, ``batch_shape``."""
+        return self._log_angular_integral() + (HypersphericalUniform(self.dim).log_area + self.dim * self._log_radius)
+
+    def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
+        shape = sample_shape + self.batch_shape
+        z = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        w = self._w.expand(shape)
+        angle = w.sqrt() * polar.scaled_quantile(z, w, self.dim, self.energy)
+        direction = HypersphericalUniform(self.dim, self.loc.dtype, self.loc.device).rsample(shape)
+        v = angle.unsqueeze(-1) * direction
+        return v * self.manifold.period(v) / (2 * math.pi)
+
+    def _angle(self, v: Tensor) -> Tensor:
+        # The square root has no derivative at 0, and the energies are even.
+        square = squared_norm(v).squeeze(-1)
+        zero = square == 0
+        length = torch.where(zero, 0.0, torch.where(zero, 1.0, square).sqrt())
+        period = self.manifold.period(v)
+        return 2 * math.pi * length / (period.squeeze(-1) if isinstance(period, Tensor) and period.dim() else period)
+
+    def _log_density(self, v: Tensor) -> Tensor:
+        return -self._kappa * polar.ENERGIES[self.energy][0](self._angle(v)) - self.log_normalizer
+
+    def mean_energy(self) -> Tensor:
+        """The mean of :math:`e(\\theta)`."""
+        kappa = self._kappa.double()
+        mean = polar.mean_of(polar.ENERGIES[self.energy][0], kappa, self.dim - 1, self.energy)
+        return mean.to(self.loc.dtype)
+
+    def entropy(self) -> Tensor:
+        """With respect to the Riemannian volume."""
+        return self.log_normalizer + self._kappa * self.mean_energy()
+
+    def _outer_radii(self) -> list[Tensor]:
+        return [0 * self.concentration]  # every point of a sphere can be held
+
+
+class VonMisesFisher(AngularDistribution):
+    r"""The von Mises-Fisher distribution, :math:`p(z) \propto e^{\kappa\cos\theta}` for the angle to ``loc``.
+
+    With respect to the Riemannian volume. A sample is drawn by inversion of the distribution function of the angle, so
+    that its derivatives in :math:`\kappa` are right: the usual sampler by rejection ignores the acceptance step.
+
+    :param loc: the mean direction, ``(..., d + 1)``, a point of the sphere.
+    :param concentration: :math:`\kappa \ge 0`, a number or ``(...)``; 0 is the uniform distribution.
+    :param manifold: the sphere; by default the one of radius 1.
+
+    Shapes: batch shape as the arguments and the manifold's ``c`` broadcast, event shape ``(d + 1,)``.
+
+    >>> p = VonMisesFisher(torch.tensor([1.0, 0.0, 0.0]), 2.0)
+    >>> p.log_prob(p.mean), p.mean_resultant_length
+    (tensor(-1.1262), tensor(0.5373))
+    >>> p.rsample((5,)).shape
+    torch.Size([5, 3])
+    """
+
+    energy = "cosine"
+
+    @property
+    def mean_resultant_length(self) -> Tensor:
+        r""":math:`E[\cos\theta] = I_{p/2}(\kappa)/I_{p/2 - 1}(\kappa)`, ``p`` the number of coordinates."""
+        return 1 - self.mean_energy()
+
+    def cosine_to(self, other: VonMisesFisher) -> Tensor:
+        """The cosine of the angle between the means."""
+        c = self.manifold.aligned_c(self.loc)
+        return (c * dot(self.loc, other.loc).unsqueeze(-1)).squeeze(-1)
+
+
+class PowerSpherical(AngularDistribution):
+    r"""The power spherical distribution, :math:`p(z) \propto (1 + \cos\theta)^\kappa` for the angle to ``loc``.
+
+    De Cao and Aziz, *The power spherical distribution* (2020). Close to :class:`VonMisesFisher`, with normaliser and
+    entropy in closed form. With respect to the Riemannian volume; samples as there.
+
+    :param loc: the mean direction, ``(..., d + 1)``, a point of the sphere.
+    :param concentration: :math:`\kappa \ge 0`, a number or ``(...)``; 0 is the uniform distribution.
+    :param manifold: the sphere; by default the one of radius 1.
+
+    Shapes: batch shape as the arguments and the manifold's ``c`` broadcast, event shape ``(d + 1,)``.
+
+    >>> p = PowerSpherical(torch.tensor([1.0, 0.0, 0.0]), 2.0)
+    >>> p.log_prob(p.mean), p.entropy()
+    (tensor(-1.4324), tensor(2.0990))
+    """
+
+    energy = "power"
+
+    @property
+    def _kappa(self) -> Tensor:
+        return 0.5 * super()._kappa
+
+    def _log_angular_integral(self) -> Tensor:
+        # With t = cos^2(theta/2) it is 2^(d-1) B(d/2 + kappa, d/2).
+        a, b = self._beta
+        return (self.dim - 1) * math.log(2) + a.lgamma() + math.lgamma(b) - (a + b).lgamma()
+
+    @property
+    def _beta(self) -> tuple[Tensor, float]:
+        return self.dim / 2 + 2 * self._kappa, self.dim / 2
+
+    def mean_energy(self) -> Tensor:
+        a, b = self._beta
+        return -2 * (torch.digamma(a) - torch.digamma(a + b))

@@ -1,0 +1,299 @@
+"""Distributions on spheres, and on products with them."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch.distributions import kl_divergence
+
+import pyro_hyperbolic.distributions as hdist
+from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Product, Sphere
+from pyro_hyperbolic.distributions.windings import WIDEST, count_windings
+from tests.helpers import DTYPES, LOG_PROB, same
+
+ROWS = json.loads((Path(__file__).parents[1] / "oracle" / "spheres.json").read_text())
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+LEAST_P = 1e-4
+
+
+def make(name, sphere, dim, scale, dtype=torch.float64, loc=None):
+    """A distribution by the name of its column in the oracle; of those with a concentration it is 1/tau^2."""
+    loc = sphere.origin(dim, dtype) if loc is None else loc
+    concentration = 1 / (sphere.c * scale**2)
+    return {
+        "wrapped": lambda: hdist.WrappedNormal(loc, scale, sphere),
+        "riemannian": lambda: hdist.RiemannianNormal(loc, scale, sphere),
+        "fisher": lambda: hdist.VonMisesFisher(loc, concentration, sphere),
+        "power": lambda: hdist.PowerSpherical(loc, concentration, sphere),
+    }[name]()
+
+
+NAMES = ["wrapped", "riemannian", "fisher", "power"]
+every_name = pytest.mark.parametrize("name", NAMES)
+
+
+@every_dtype
+@every_name
+def test_oracle(name, dtype):
+    for row in ROWS:
+        sphere, dim = Sphere(row["radius"] ** -2), row["dim"]
+        v = torch.zeros(dim, dtype=torch.float64)
+        v[-1] = row["radius"] * row["angle"]
+        x = sphere.from_normal_coords(None, v).to(dtype)
+        actual = make(name, sphere, dim, row["scale"], dtype).log_prob(x)
+        # Near the antipode the Jacobian is a power of the distance to it, which rounding moves by eps.
+        lost = 64 * dim * torch.finfo(dtype).eps / (math.pi - row["angle"])
+        same(actual, row[name], LOG_PROB[dtype] + lost)
+
+
+def _angles(count=300):
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return torch.tensor((1 + nodes) * math.pi / 2), torch.tensor(weights * math.pi / 2)
+
+
+@pytest.mark.parametrize("tau", [0.3, 1.0, 4.9])
+@pytest.mark.parametrize("dim", [1, 2, 3, 10, 50])
+@every_name
+def test_normalisation(name, dim, tau):
+    radius = 1.3
+    sphere = Sphere(radius**-2)
+    angle, weight = _angles()
+    v = torch.zeros(len(angle), dim, dtype=torch.float64)
+    v[:, 0] = radius * angle
+    density = make(name, sphere, dim, tau * radius).log_prob(sphere.from_normal_coords(None, v)).exp()
+    area = math.exp(hdist.HypersphericalUniform(dim).log_area) * radius**dim
+    total = area * (density * angle.sin() ** (dim - 1) * weight).sum()
+    # The power spherical distribution has a power of the distance to the antipode, which is not smooth there.
+    assert total.item() == pytest.approx(1, abs=1e-6 if name == "power" and dim == 1 else 1e-10)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+def test_normalisation_of_anisotropic_windings(kind):
+    """On the sphere of two dimensions, over its points."""
+    sphere = Sphere(0.8)
+    loc = sphere.from_normal_coords(None, torch.tensor([0.7, -1.0], dtype=torch.float64))
+    root = torch.tensor([[1.5, 0.0], [0.0 if kind == "diagonal" else 0.8, 0.5]], dtype=torch.float64)
+    law = hdist.WrappedNormal(loc, manifold=sphere, scale_tril=root)
+    angle, weight = _angles(200)
+    turn = 2 * math.pi * torch.arange(200, dtype=torch.float64) / 200
+    directions = torch.stack([turn.cos(), turn.sin()], -1)
+    v = angle[:, None, None] * directions / math.sqrt(0.8)
+    density = law.log_prob(sphere.from_normal_coords(loc, v)).exp()
+    total = (density * (angle.sin() * weight)[:, None]).sum() * 2 * math.pi / 200 / 0.8
+    assert total.item() == pytest.approx(1, abs=1e-8)
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+def test_normalisation_on_a_product(coupled):
+    """Circle times line, with a covariance that couples them: the density of a cylinder."""
+    space = Product((Sphere(1.0), 1), (Euclidean(), 1))
+    root = torch.tensor([[1.7, 0.0], [0.9 if coupled else 0.0, 0.5]], dtype=torch.float64)
+    law = hdist.WrappedNormal(space.origin(2, torch.float64), manifold=space, scale_tril=root)
+    theta = 2 * math.pi * torch.arange(100, dtype=torch.float64) / 100 - math.pi
+    height = torch.linspace(-12, 12, 400, dtype=torch.float64)
+    v = torch.stack(torch.broadcast_tensors(theta[:, None], height), -1)
+    density = law.log_prob(space.from_normal_coords(None, v)).exp()
+    assert (density.sum() * (2 * math.pi / 100) * (24 / 399)).item() == pytest.approx(1, abs=1e-9)
+    # The sum by hand.
+    plane = torch.distributions.MultivariateNormal(torch.zeros(2, dtype=torch.float64), scale_tril=root)
+    shifts = 2 * math.pi * torch.arange(-6, 7, dtype=torch.float64)
+    moved = v.unsqueeze(-2) + torch.stack([shifts, torch.zeros_like(shifts)], -1)
+    same(density, plane.log_prob(moved).exp().sum(-1), 1e-12)
+
+
+def test_two_spheres_are_coupled():
+    space = Product((Sphere(1.0), 1), (Sphere(4.0), 1))
+    root = torch.tensor([[1.2, 0.0], [0.7, 0.5]], dtype=torch.float64)
+    law = hdist.WrappedNormal(space.origin(2, torch.float64), manifold=space, scale_tril=root)
+    v = torch.tensor([[0.4, -0.3], [3.0, 1.5], [-2.0, 0.1]], dtype=torch.float64)
+    plane = torch.distributions.MultivariateNormal(torch.zeros(2, dtype=torch.float64), scale_tril=root)
+    m = torch.arange(-12, 13, dtype=torch.float64)
+    shifts = torch.stack(torch.broadcast_tensors(2 * math.pi * m[:, None], math.pi * m), -1)
+    expected = plane.log_prob(v[:, None, None] + shifts).exp().sum((-2, -1)).log()
+    same(law.log_prob(space.from_normal_coords(None, v)), expected, 1e-12)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 10])
+@every_name
+def test_goodness_of_fit(name, dim):
+    sphere = Sphere(0.6)
+    loc = sphere.from_normal_coords(None, torch.linspace(-1, 1.3, dim, dtype=torch.float64))
+    law = make(name, sphere, dim, 1.6, loc=loc)
+    angle = sphere.dist(law.loc, law.sample((20_000,))) * math.sqrt(0.6)
+    grid = torch.linspace(0, math.pi, 2001, dtype=torch.float64)
+    v = torch.zeros(2001, dim, dtype=torch.float64)
+    v[:, 0] = grid / math.sqrt(0.6)
+    density = law.log_prob(sphere.from_normal_coords(loc, v)).exp() * grid.sin() ** (dim - 1)
+    density[[0, -1]] = 0 if dim > 1 else density[[0, -1]] / 2
+    cdf = density.cumsum(0) - density / 2
+    cdf = (cdf / density.sum()).numpy()
+    p = stats.kstest(angle.numpy(), lambda t: np.interp(t, grid.numpy(), cdf)).pvalue
+    assert p > LEAST_P
+
+
+@pytest.mark.parametrize("law", [hdist.VonMisesFisher, hdist.PowerSpherical])
+@pytest.mark.parametrize("dim", [1, 4])
+def test_gradient_of_the_mean_in_the_concentration(law, dim):
+    """d/dkappa E[mu.x] by samples and by quadrature; the sampler by rejection gives 0.1277 in place of 0.1474."""
+    origin = Sphere(1.0).origin(dim, torch.float64)
+    kappa = torch.full((100_000,), 2.0, dtype=torch.float64, requires_grad=True)
+    height = law(origin, kappa).rsample()[:, 0]
+    (slopes,) = torch.autograd.grad(height.sum(), kappa)
+    angle, weight = _angles()
+    points = torch.stack([angle.cos(), angle.sin(), *[torch.zeros_like(angle)] * (dim - 1)], -1)
+    one = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    area = math.exp(hdist.HypersphericalUniform(dim).log_area)
+    density = law(origin, one).log_prob(points).exp() * angle.sin() ** (dim - 1) * weight * area
+    mean = (density * angle.cos()).sum()
+    (exact,) = torch.autograd.grad(mean, one)
+    if law is hdist.VonMisesFisher and dim == 4:
+        assert exact.item() == pytest.approx(0.1474, abs=5e-5)
+    assert (height.mean() - mean).abs() < 5 * height.std() / math.sqrt(len(kappa))
+    assert (slopes.mean() - exact).abs() < 5 * slopes.std() / math.sqrt(len(kappa))
+
+
+def test_von_mises_fisher_against_bessel_functions():
+    from scipy.special import ive
+
+    for p, kappa in [(2, 0.5), (3, 4.0), (5, 2.0), (11, 30.0)]:
+        law = hdist.VonMisesFisher(Sphere(1.0).origin(p - 1, torch.float64), kappa)
+        log_c = (p / 2 - 1) * math.log(kappa) - p / 2 * math.log(2 * math.pi) - math.log(ive(p / 2 - 1, kappa))
+        same(law.log_prob(law.mean), log_c, 1e-12)
+        same(law.mean_resultant_length, ive(p / 2, kappa) / ive(p / 2 - 1, kappa), 1e-12)
+
+
+def test_wrapped_normal_on_the_circle_is_a_theta_function():
+    angle = torch.linspace(-3, 3, 13, dtype=torch.float64)
+    law = hdist.WrappedNormal(Sphere(1.0).origin(1, torch.float64), 0.8, Sphere(1.0))
+    density = law.log_prob(torch.stack([angle.cos(), angle.sin()], -1)).exp()
+    n = torch.arange(1, 30, dtype=torch.float64)
+    series = 1 + 2 * (torch.exp(-0.32 * n * n) * torch.cos(n * angle.unsqueeze(-1))).sum(-1)
+    same(density, series / (2 * math.pi), 1e-13)
+
+
+class TestLimits:
+    def test_concentration_zero_is_uniform(self):
+        x = Sphere(1.0).projx(torch.randn(5, 4, dtype=torch.float64))
+        for law in (hdist.VonMisesFisher, hdist.PowerSpherical):
+            log_prob = law(Sphere(1.0).origin(3, torch.float64), 0.0).log_prob(x)
+            same(log_prob, torch.full((5,), -hdist.HypersphericalUniform(4).log_area, dtype=torch.float64), 1e-12)
+
+    @pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
+    def test_a_large_sphere_is_flat(self, law):
+        sphere, v = Sphere(1e-8), torch.tensor([0.3, -1.0, 0.4], dtype=torch.float64)
+        near = law(sphere.origin(3, torch.float64), 0.7, sphere).log_prob(sphere.from_normal_coords(None, v))
+        flat = law(torch.zeros(3, dtype=torch.float64), 0.7, Euclidean()).log_prob(v)
+        same(near, flat, 1e-7)
+
+    def test_wide_riemannian_normal_is_uniform(self):
+        x = Sphere(1.0).projx(torch.randn(5, 3, dtype=torch.float64))
+        law = hdist.RiemannianNormal(Sphere(1.0).origin(2, torch.float64), 1e5, Sphere(1.0))
+        same(law.log_prob(x), torch.full((5,), -math.log(4 * math.pi), dtype=torch.float64), 1e-8)
+
+    def test_too_wide_a_wrapped_normal(self):
+        origin = Sphere(4.0).origin(2)
+        with pytest.raises(ValueError, match=r"at most 5 radii of a sphere, got 6\.2; .*RiemannianNormal"):
+            hdist.WrappedNormal(origin, 3.1, Sphere(4.0))
+        law = hdist.WrappedNormal(origin, torch.tensor([[3.1], [0.4]]), Sphere(4.0), validate_args=False)
+        assert law.log_prob(law.sample()).isfinite().tolist() == [False, True]
+
+    def test_the_number_of_windings_is_enough(self):
+        assert [count_windings(d) for d in (1, 2, 50)] == [7, 8, 12]
+        assert WIDEST == 5
+
+    @every_name
+    def test_at_loc_and_antipode_gradients_are_finite(self, name):
+        law = make(name, Sphere(1.0), 2, 1.0)
+        for x in (law.loc, -law.loc):
+            value = x.clone().requires_grad_()
+            log_prob = law.log_prob(value)
+            assert not log_prob.isnan()
+            assert torch.autograd.grad(log_prob, value)[0].isfinite().all() or name == "power"
+
+
+class TestDivergence:
+    def _estimate(self, p, q):
+        x = p.sample((40_000,))
+        ratio = p.log_prob(x) - q.log_prob(x)
+        return ratio.mean(), 5 * ratio.std() / 200
+
+    def test_von_mises_fisher_of_any_means(self):
+        a, b = Sphere(1.0).projx(torch.randn(2, 4, dtype=torch.float64))
+        p, q = hdist.VonMisesFisher(a, 3.0), hdist.VonMisesFisher(b, 1.5)
+        estimate, error = self._estimate(p, q)
+        assert (kl_divergence(p, q) - estimate).abs() < error
+
+    @pytest.mark.parametrize("law", [hdist.PowerSpherical, hdist.VonMisesFisher])
+    def test_one_mean_and_uniform(self, law):
+        a = Sphere(1.0).projx(torch.randn(4, dtype=torch.float64))
+        p = law(a, 3.0)
+        for q in (law(a, 1.5), hdist.HypersphericalUniform(4)):
+            estimate, error = self._estimate(p, q)
+            assert (kl_divergence(p, q) - estimate).abs() < error
+        with pytest.raises(ValueError, match="unit sphere in 3 dimensions"):
+            kl_divergence(p, hdist.HypersphericalUniform(3))
+
+    def test_riemannian_on_sphere_and_product(self):
+        space = Product((Sphere(1.0), 2), (PoincareBall(1.0), 2), (Euclidean(), 1))
+        origin = space.origin(5, torch.float64)
+        p, q = (hdist.RiemannianNormal(origin, scale, space) for scale in (0.8, 1.3))
+        estimate, error = self._estimate(p, q)
+        assert (kl_divergence(p, q) - estimate).abs() < error
+
+    def test_wrapped_normals_that_wind_have_none(self):
+        origin = Sphere(1.0).origin(2)
+        with pytest.raises(NotImplementedError, match="windings"):
+            kl_divergence(*[hdist.WrappedNormal(origin, scale, Sphere(1.0)) for scale in (0.5, 1.0)])
+
+
+@pytest.mark.parametrize("space", [PoincareBall(1.2), Lorentz(0.7), Sphere(0.5), Euclidean()], ids=repr)
+def test_rotated(space):
+    """The first axis of the covariance is along the radius, the second in the plane of it and the first axis."""
+    u = torch.tensor([[-0.6, 0.8, 0.3], [0.0, 0.0, 0.0], [-2.0, 0.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    scale = torch.tensor([0.9, 0.4, 0.2], dtype=torch.float64)
+    law = hdist.WrappedNormal.rotated(space.from_normal_coords(None, u), scale, space)
+    covariance = law.covariance_matrix
+    radial = u[0] / u[0].norm()
+    same(covariance[0] @ radial, 0.81 * radial, 1e-12)
+    same(torch.linalg.eigvalsh(covariance[0]), scale.square().flip(0), 1e-12)
+    same(covariance[1:], torch.diag(scale.square()).expand(2, 3, 3), 1e-12)
+    assert torch.autograd.grad(law.log_prob(law.rsample()).sum(), u)[0].isfinite().all()
+
+
+def test_rotated_errors():
+    space = Product((PoincareBall(1.0), 2))
+    two = Product((PoincareBall(1.0), 1), (Euclidean(), 1))
+    assert hdist.WrappedNormal.rotated(torch.zeros(2), torch.ones(2), space).batch_shape == ()
+    with pytest.raises(ValueError, match="no product"):
+        hdist.WrappedNormal.rotated(torch.zeros(2), torch.ones(2), two)
+    with pytest.raises(ValueError, match=r"scale must be a tensor \(\.\.\., 2\), got \(1,\)"):
+        hdist.WrappedNormal.rotated(torch.zeros(2), torch.ones(1), PoincareBall(1.0))
+
+
+class TestErrors:
+    def test_point_off_the_sphere(self):
+        law = hdist.VonMisesFisher(torch.tensor([1.0, 0.0]), 1.0)
+        with pytest.raises(ValueError, match="support"):
+            law.log_prob(torch.tensor([1.1, 0.0]))
+        with pytest.raises(ValueError, match="loc"):
+            hdist.WrappedNormal(torch.tensor([2.0, 0.0]), 1.0, Sphere(1.0))
+
+    def test_other_manifold(self):
+        with pytest.raises(ValueError, match=r"must be a Sphere, got PoincareBall"):
+            hdist.VonMisesFisher(torch.zeros(2), 1.0, PoincareBall(1.0))
+
+    def test_scale_of_the_wrong_size_for_a_product(self):
+        space = Product((PoincareBall(1.0), 2), (Sphere(1.0), 2))
+        with pytest.raises(ValueError, match=r"scale must be a number, \(\.\.\., 1\) or \(\.\.\., 4\), got \(5,\)"):
+            hdist.WrappedNormal(space.origin(4), torch.ones(5), space)
+
+    def test_reach_is_that_of_each_factor(self):
+        space = Product((PoincareBall(1.0), 2), (Euclidean(), 2))
+        scale = torch.tensor([1.0, 1.0, 100.0, 100.0])
+        hdist.WrappedNormal(space.origin(4), scale, space).sample()
+        with pytest.raises(ValueError, match=r"on PoincareBall\(c=1\.0\).*use float64"):
+            hdist.WrappedNormal(space.origin(4), scale.flip(0).clamp(max=5.0), space).sample()

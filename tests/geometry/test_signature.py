@@ -1,0 +1,45 @@
+"""Spaces by their signature."""
+
+import pytest
+import torch
+
+from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Product, Sphere, Stereographic
+from pyro_hyperbolic.geometry import dimension, space
+from pyro_hyperbolic.models import HyperbolicVAE, HyperbolicVGAE
+
+EDGES = torch.tensor([[0, 1], [1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("signature", "options", "expected", "dim"),
+    [
+        ("h3", {}, Lorentz(1.0), 3),
+        ("p2", {"c": 0.5}, PoincareBall(0.5), 2),
+        ("e12", {}, Euclidean(), 12),
+        ("u2", {"k": -0.3}, Stereographic(-0.3), 2),
+        ("h2, s1,e2", {"c": [0.5, 2.0]}, Product((Lorentz(0.5), 2), (Sphere(2.0), 1), (Euclidean(), 2)), 5),
+    ],
+)
+def test_space(signature, options, expected, dim):
+    assert space(signature, **options) == expected
+    assert dimension(signature) == dim
+
+
+@pytest.mark.parametrize("bad", ["", "h", "2", "x2", "h0", "h2,,e2", "h2;e2", "H2"])
+def test_bad_signature(bad):
+    with pytest.raises(ValueError, match="letters h, p, s, u, e and a dimension"):
+        space(bad)
+
+
+def test_wrong_number_of_curvatures():
+    with pytest.raises(ValueError, match="one for each of the 2 factors"):
+        space("h2,s2,e2", c=[1.0])
+
+
+def test_models_take_it():
+    assert HyperbolicVAE("h2,s2,e2", 6, 5).manifold == space("h2,s2,e2")
+    assert HyperbolicVGAE("u3", 3, EDGES, latent_dim=3).manifold == Stereographic(0.0)
+    with pytest.raises(ValueError, match="latent_dim must be the dimension 4 of 'h2,s2', got 5"):
+        HyperbolicVAE("h2,s2", 5, 5)
+    with pytest.raises(ValueError, match=r"has dimension 4, 2 \+ 2, got 5"):
+        HyperbolicVAE(space("h2,s2"), 5, 5)

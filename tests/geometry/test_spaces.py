@@ -1,0 +1,411 @@
+"""Laws of geometry that hold in every space."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from pyro_hyperbolic import Euclidean, PoincareBall, Product, Sphere, Stereographic
+from tests.geometry.spaces import CURVED, SPACES
+from tests.helpers import DTYPES, GEOMETRY, ROUNDING, same
+from tests.loop import curvatures, equals_loop
+
+every_space = pytest.mark.parametrize("case", SPACES, ids=str)
+every_curved = pytest.mark.parametrize("case", CURVED, ids=str)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+EXACT = 1e-12
+
+
+@every_dtype
+@every_space
+class TestLaws:
+    def test_logarithm_inverts_the_exponential_map(self, case, dtype):
+        space, x, v = case.space, case.points(20, dtype=dtype), case.coords(20, seed=1, dtype=dtype)
+        y = space.from_normal_coords(x, v)
+        assert y.dtype == dtype
+        assert space.contains(y).all()
+        same(space.to_normal_coords(x, y), v, GEOMETRY[dtype])
+        same(space.to_normal_coords(None, space.from_normal_coords(None, v)), v, GEOMETRY[dtype])
+
+    def test_length_of_normal_coordinates_is_the_distance(self, case, dtype):
+        space, x, y = case.space, case.points(20, dtype=dtype), case.points(20, seed=1, dtype=dtype)
+        same(space.dist(x, y), space.to_normal_coords(x, y).norm(dim=-1), GEOMETRY[dtype])
+        same(space.dist0(x), space.to_normal_coords(None, x).norm(dim=-1), GEOMETRY[dtype])
+        same(space.dist(x, y), space.dist(y, x), GEOMETRY[dtype])
+
+    def test_pairwise(self, case, dtype):
+        space, x, y = case.space, case.points(2, 4, dtype=dtype), case.points(2, 5, seed=1, dtype=dtype)
+        expected = space.dist(x.unsqueeze(-2), y.unsqueeze(-3))
+        same(space.pairwise_dist(x, y), expected, GEOMETRY[dtype])
+
+    def test_projx_leaves_points_alone(self, case, dtype):
+        x = case.points(20, dtype=dtype)
+        same(case.space.projx(x), x, GEOMETRY[dtype])
+
+
+@every_space
+class TestTangentVectors:
+    def test_frame_is_orthonormal(self, case):
+        space, x = case.space, case.points(4)
+        u, v = (case.coords(4, seed=seed) for seed in (1, 2))
+        a, b = space.frame(x, u), space.frame(x, v)
+        same(space.coframe(x, a), u, EXACT)
+        same(space.inner(x, a, b), (u * v).sum(-1), EXACT)
+        same(space.norm(x, a), u.norm(dim=-1), EXACT)
+
+    def test_expmap_and_logmap(self, case):
+        space, x, y = case.space, case.points(4), case.points(4, seed=1)
+        same(space.expmap(x, space.logmap(x, y)), y, EXACT)
+        same(space.expmap0(space.logmap0(y)), y, EXACT)
+        same(space.norm(x, space.logmap(x, y)), space.dist(x, y), EXACT)
+
+    def test_transport_along_a_geodesic_turns_nothing(self, case):
+        space, x, y = case.space, case.points(4), case.points(4, seed=1)
+        same(space.transp(x, y, space.logmap(x, y)), -space.logmap(y, x), 1e-10)
+        u = space.frame(x, case.coords(4, seed=2))
+        same(space.transp(y, x, space.transp(x, y, u)), u, 1e-10)
+        same(space.norm(y, space.transp(x, y, u)), space.norm(x, u), EXACT)
+
+    def test_transport_from_the_origin_is_the_frame(self, case):
+        space, y, v = case.space, case.points(4), case.coords(4, seed=1)
+        origin = space.origin(case.dim, torch.float64)
+        w = space.frame(origin.expand(y.shape), v)
+        same(space.transp0(y, w), space.frame(y, v), EXACT)
+        same(space.transp(origin.expand(y.shape), y, w), space.frame(y, v), 1e-10)
+
+    def test_geodesic(self, case):
+        space, x, y = case.space, case.points(4), case.points(4, seed=1)
+        t = torch.tensor([0.0, 0.3, 0.7, 1.0], dtype=torch.float64)
+        same(space.dist(x, space.geodesic(t, x, y)), t * space.dist(x, y), 1e-10)
+
+    def test_base_point_variation(self, case):
+        space, m, v = case.space, case.coords(4), case.coords(4, seed=1)
+        dm = case.coords(4, seed=2)
+
+        def coords(step):
+            there = space.from_normal_coords(None, m + step * dm)
+            return space.to_normal_coords(space.from_normal_coords(None, m), space.from_normal_coords(there, v))
+
+        h = 1e-5
+        same(space.base_point_variation(m, v, dm), (coords(h) - coords(-h)) / (2 * h), 1e-8)
+
+    def test_plane(self, case):
+        space, x, p = case.space, case.points(6), case.points(seed=1)
+        a = space.frame(p, case.coords(seed=2))
+        distance = space.dist2plane(x, p, a)
+        same(space.dist2plane(x, p, a, signed=False), distance.abs(), EXACT)
+        same(space.dist2plane(x, p, -3 * a), -distance, EXACT)
+        # Along the normal the distance to the plane is that to its foot, in each factor by its share.
+        foot = space.expmap(p, 0.1 * a)
+        same(space.dist2plane(foot, p, a), 0.1 * space.norm(p, a), 1e-10)
+        assert (space.dist2plane(x, p, torch.zeros_like(a)) == 0).all()
+        many = space.dist2plane(x.unsqueeze(-2), p.expand(3, -1), a.expand(3, -1))
+        same(many, distance.unsqueeze(-1).expand(6, 3), EXACT)
+
+
+@every_space
+class TestVolume:
+    def test_log_det_exp(self, case):
+        """Against autograd: the Gram determinant of the derivative of the exponential map."""
+        space, x = case.space, case.points()
+        for v in case.coords(4, seed=1, size=1.2):
+            jacobian = torch.autograd.functional.jacobian(lambda v: space.from_normal_coords(x, v), v)
+            y = space.from_normal_coords(x, v)
+            columns = torch.stack([space.coframe(y, column) for column in jacobian.mT], -1)
+            same(space.log_det_exp(v), torch.linalg.slogdet(columns).logabsdet, 1e-9)
+
+    def test_flat_coordinates(self, case):
+        space = case.space
+        for v in case.coords(4, seed=1, size=1.5):
+            x = space.from_flat(v)
+            assert space.contains(x)
+            same(space.to_flat(x), v, 1e-10)
+            jacobian = torch.autograd.functional.jacobian(space.from_flat, v)
+            columns = torch.stack([space.coframe(x, column) for column in jacobian.mT], -1)
+            same(space.log_det_flat(v), torch.linalg.slogdet(columns).logabsdet, 1e-9)
+
+    def test_log_volume_element(self, case):
+        """The volumes of a cell of coordinates and of normal coordinates agree."""
+        space, v = case.space, case.coords(size=0.4)
+
+        def free(v):
+            parts = torch.split(
+                space.from_normal_coords(None, v), [s.ambient_dim(d) for s, d in space.leaves(case.dim)]
+            )
+            leaves = zip(parts, space.leaves(case.dim), strict=True)
+            return torch.cat([part[s.ambient_dim(d) - d :] for part, (s, d) in leaves])
+
+        jacobian = torch.autograd.functional.jacobian(free, v)
+        expected = space.log_det_exp(v) - torch.linalg.slogdet(jacobian).logabsdet
+        same(space.log_volume_element(space.from_normal_coords(None, v)), expected, 1e-9)
+
+
+@every_space
+def test_frechet_mean(case):
+    space, x = case.space, case.points(3, 6)
+    weights = torch.rand(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mean = space.frechet_mean(x, weights)
+    towards = (weights.unsqueeze(-1) * space.to_normal_coords(mean.unsqueeze(-2), x)).sum(-2)
+    assert towards.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_frechet_mean_on_a_sphere_of_spread_points_is_a_minimum(seed):
+    sphere = Sphere(1.0)
+    x = sphere.projx(torch.randn(7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)))
+    mean = sphere.frechet_mean(x)
+
+    def value(m):
+        return sphere.dist(m, x).square().mean()
+
+    nearby = sphere.from_normal_coords(mean, 1e-3 * torch.eye(3, dtype=torch.float64))
+    assert all(value(mean) <= value(m) for m in nearby)
+
+
+@every_dtype
+@every_curved
+def test_derivatives(case, dtype):
+    """Exact in double precision; finite at the origin and where points coincide in both."""
+    v = case.coords(seed=1).requires_grad_()
+    c = torch.tensor(case.c, dtype=torch.float64, requires_grad=True)
+
+    def f(v, c):
+        space = case.of(c)
+        x = space.from_normal_coords(None, case.coords())
+        y = space.from_normal_coords(x, v)
+        out = [space.dist(x, space.from_normal_coords(None, v)), space.dist0(y), space.log_det_exp(v)]
+        return torch.cat([torch.stack(out), space.to_normal_coords(None, y)])
+
+    assert gradcheck(f, (v, c))
+    zero = torch.zeros(case.dim, dtype=dtype, requires_grad=True)
+    kappa = torch.tensor(case.c, dtype=dtype, requires_grad=True)
+    space = case.of(kappa)
+    x = space.from_normal_coords(None, zero)
+    for out in (space.dist(x, x.clone()), space.dist0(x), space.to_normal_coords(x, x.clone()).sum()):
+        for grad in torch.autograd.grad(out, (zero, kappa), retain_graph=True, allow_unused=True):
+            assert grad is None or grad.isfinite().all()
+
+
+OPS = {
+    "from_normal_coords": lambda M, x, y, v: M.from_normal_coords(x, v),
+    "to_normal_coords": lambda M, x, y, v: M.to_normal_coords(x, y),
+    "dist": lambda M, x, y, v: M.dist(x, y),
+    "transp": lambda M, x, y, v: M.transp(x, y, M.frame(x, v)),
+    "dist2plane": lambda M, x, y, v: M.dist2plane(x, y, M.frame(y, v)),
+    "log_det_exp": lambda M, x, y, v: M.log_det_exp(v),
+    "flat": lambda M, x, y, v: M.from_flat(v),
+    "log_det_flat": lambda M, x, y, v: M.log_det_flat(M.to_flat(x)),
+    "variation": lambda M, x, y, v: M.base_point_variation(v, M.to_normal_coords(None, x), v.flip(-1)),
+    "contains": lambda M, x, y, v: M.contains(x).double(),
+}
+
+
+@pytest.mark.parametrize(("shape", "batch"), [((3,), ()), ((2, 1), (3,))], ids=str)
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+@every_curved
+def test_batch_of_curvatures_equals_loop(case, op, shape, batch):
+    def f(c, x, y, v):
+        space = case.of(c)
+        return op(space, space.from_normal_coords(None, x), space.from_normal_coords(None, y), v)
+
+    leaves = [case.coords(*batch, seed=seed).requires_grad_() for seed in range(3)]
+    equals_loop(f, curvatures(shape, flat=False), leaves, [1, 1, 1], 4 * ROUNDING[torch.float64])
+
+
+@every_curved
+def test_batch_of_curvatures_on_sets_equals_loop(case):
+    def f(c, x, y):
+        space = case.of(c.unsqueeze(-1))
+        x, y = space.from_normal_coords(None, x), space.from_normal_coords(None, y)
+        return torch.cat([space.pairwise_dist(x, y).flatten(-2), space.frechet_mean(x)], -1)
+
+    x, y = (case.coords(n, seed=n).requires_grad_() for n in (4, 5))
+    equals_loop(f, curvatures((2,), flat=False), [x, y], [2, 2], 10 * ROUNDING[torch.float64])
+    space = case.of(torch.ones(4))
+    with pytest.raises(ValueError, match="size 1 in its last dimension"):
+        space.pairwise_dist(case.points(4), case.points(4))
+
+
+@every_space
+def test_object(case):
+    space = case.space
+    for twin in (copy.deepcopy(space), pickle.loads(pickle.dumps(space)), case.space):
+        assert twin == space
+        assert hash(twin) == hash(space)
+    assert space != PoincareBall(17.0)
+    assert space.intrinsic_dim(space.ambient_dim(case.dim)) == case.dim
+    assert space.origin(case.dim, torch.float32).dtype == torch.float32
+    assert (space.dist0(space.origin(case.dim)) == 0).all()
+    assert sum(dim for _, dim in space.leaves(case.dim)) == case.dim
+    assert space.with_curvatures(space.curvatures) == space
+
+
+@every_curved
+def test_curvatures(case):
+    c = torch.tensor(case.c, dtype=torch.float64, requires_grad=True)
+    space = case.of(c)
+    assert space.moves
+    assert not space.detach().moves
+    assert not case.space.moves
+    assert space.detach() == space
+    assert all(value is c for value in space.curvatures)
+    assert case.of(torch.ones(3)).unsqueeze().batch_shape == (3, 1)
+    assert case.of(torch.ones(3, 1)).squeeze().batch_shape == (3,)
+    assert case.of(2.0) != case.of(1.0)
+
+
+class TestSphere:
+    @every_dtype
+    def test_antipode(self, dtype):
+        sphere = Sphere(4.0)
+        x = torch.tensor([0.5, 0.0, 0.0], dtype=dtype, requires_grad=True)
+        y = torch.tensor([-0.5, 0.0, 0.0], dtype=dtype, requires_grad=True)
+        v = sphere.to_normal_coords(x, y)
+        same(v, torch.tensor([math.pi / 2, 0.0]), 1e-6)
+        u = torch.tensor([0.0, 0.3, 0.4], dtype=dtype)
+        outs = [v.sum(), sphere.dist(x, y), sphere.transp(x, y, u).sum(), sphere.to_normal_coords(None, y).sum()]
+        for out in outs:
+            for grad in torch.autograd.grad(out, (x, y), allow_unused=True, retain_graph=True):
+                assert grad is None or grad.isfinite().all()
+        same(sphere.transp(x, y, u), u, 0)
+
+    @every_dtype
+    def test_distances_keep_their_digits_near_the_antipode(self, dtype):
+        sphere = Sphere(1.0)
+        gaps = torch.logspace(-6, 0, 13, dtype=dtype) if dtype == torch.float64 else torch.logspace(-3, 0, 7)
+        v = torch.stack([math.pi - gaps, torch.zeros_like(gaps)], -1)
+        x = sphere.from_normal_coords(None, v)
+        same(math.pi - sphere.dist0(x).double(), gaps.double(), ROUNDING[dtype])
+        same(math.pi - sphere.dist(sphere.origin(2, dtype), x).double(), gaps.double(), ROUNDING[dtype])
+
+    def test_a_closed_geodesic_has_the_length_of_the_period(self):
+        sphere, v = Sphere(0.3), torch.tensor([0.3, -1.0], dtype=torch.float64)
+        period = sphere.period(v)
+        for m in (-2, -1, 1, 3):
+            again = v + m * period * v / v.norm()
+            same(sphere.from_normal_coords(None, again), sphere.from_normal_coords(None, v), EXACT)
+
+    def test_the_largest_distance_to_a_plane_has_a_finite_derivative(self):
+        x = torch.tensor([0.0, 0.0, 1.0], requires_grad=True)
+        p, a = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 0.0, 2.0])
+        distance = Sphere(1.0).dist2plane(x, p, a)
+        same(distance, math.pi / 2, 1e-6)
+        assert torch.autograd.grad(distance, x)[0].isfinite().all()
+
+    @pytest.mark.parametrize(("c", "match"), [(0.0, "use Euclidean"), (-1.0, "positive and finite"), (math.nan, "nan")])
+    def test_bad_curvature(self, c, match):
+        for value in (c, torch.tensor(c)):
+            with pytest.raises(ValueError, match=match):
+                Sphere(value)
+
+    def test_points_off_the_sphere(self):
+        x = torch.tensor([[1.0, 0.0], [1.1, 0.0], [math.nan, 0.0], [math.inf, 0.0]])
+        assert Sphere(1.0).contains(x).tolist() == [True, False, False, False]
+
+
+class TestProduct:
+    def test_needs_a_factor(self):
+        with pytest.raises(ValueError, match="at least one factor"):
+            Product()
+
+    @pytest.mark.parametrize("factor", [Sphere(1.0), (Sphere(1.0),), (2, Sphere(1.0)), (Sphere(1.0), 0), "s2"])
+    def test_bad_factor(self, factor):
+        with pytest.raises(ValueError, match="factor"):
+            Product(factor)
+
+    def test_wrong_sizes(self):
+        space = Product((PoincareBall(1.0), 2), (Sphere(1.0), 2))
+        with pytest.raises(ValueError, match=r"5 coordinates, 2 \+ 3, got 4"):
+            space.dist0(torch.zeros(4))
+        with pytest.raises(ValueError, match=r"dimension 4, 2 \+ 2, got 5"):
+            space.from_normal_coords(None, torch.zeros(5))
+        with pytest.raises(ValueError, match="has dimension 4"):
+            Product((space, 3))
+
+    def test_curvatures_that_do_not_broadcast(self):
+        with pytest.raises(ValueError, match=r"\[\(2,\), \(3,\)\].*do not broadcast"):
+            Product((PoincareBall(torch.ones(2)), 2), (Sphere(torch.ones(3)), 2))
+
+    def test_factors(self):
+        ball, sphere = PoincareBall(2.0), Sphere(0.5)
+        space = Product((ball, 2), Product((sphere, 1), (Euclidean(), 3)))
+        assert space.leaves(6) == [(ball, 2), (sphere, 1), (Euclidean(), 3)]
+        assert space.curvatures == (2.0, 0.5)
+        assert space.with_curvatures([1.0, 3.0]).curvatures == (1.0, 3.0)
+        assert repr(Product((sphere, 1))) == "Product((Sphere(c=0.5), 1))"
+        v = torch.randn(6, dtype=torch.float64)
+        x, y, z = (
+            space.split(space.from_normal_coords(None, v))[0],
+            *space.factors[1][0].split(space.split(space.from_normal_coords(None, v))[1]),
+        )
+        same(x, ball.from_normal_coords(None, v[:2]), EXACT)
+        same(y, sphere.from_normal_coords(None, v[2:3]), EXACT)
+        same(z, v[3:], EXACT)
+
+
+class TestStereographic:
+    X, Y = (torch.tensor(p, dtype=torch.float64) for p in ([0.3, -0.4, 0.2], [-0.5, 0.1, 0.4]))
+
+    @pytest.mark.parametrize("kind", [float, torch.tensor], ids=["float", "tensor"])
+    def test_negative_half_is_the_ball(self, kind):
+        ours, ball = Stereographic(kind(-1.3)), PoincareBall(1.3)
+        v = torch.tensor([0.4, 0.3, -0.2], dtype=torch.float64)
+        for name, arguments in {
+            "dist": (self.X, self.Y),
+            "expmap": (self.X, v),
+            "logmap": (self.X, self.Y),
+            "transp": (self.X, self.Y, v),
+            "dist2plane": (self.X, self.Y, v),
+            "log_det_exp": (v,),
+            "log_volume_element": (self.X,),
+            "from_flat": (v,),
+        }.items():
+            same(getattr(ours, name)(*arguments), getattr(ball, name)(*arguments), 1e-6 if kind is not float else EXACT)
+
+    @pytest.mark.parametrize("scale", [1.0, 5.0])
+    def test_positive_half_is_the_sphere(self, scale):
+        k = torch.tensor(1.3, dtype=torch.float64)
+        ours, sphere = Stereographic(k), Sphere(k)
+        x, y = scale * self.X, -2 * scale * self.Y
+        p, q = (sphere.from_flat(2 * z) for z in (x, y))
+        same(ours.dist(x, y), sphere.dist(p, q), EXACT)
+        same(ours.dist0(x), sphere.dist0(p), EXACT)
+        same(ours.dist(torch.zeros_like(y), y), ours.dist0(y), EXACT)
+        same(ours.to_normal_coords(torch.zeros_like(y), y), ours.to_normal_coords(None, y), EXACT)
+        same(ours.pairwise_dist(x[None], y[None]), sphere.pairwise_dist(p[None], q[None]), 1e-8)
+        same(ours.to_normal_coords(x, y), sphere.to_normal_coords(p, q), 1e-11)
+
+    def test_derivatives_in_k_through_zero(self):
+        def f(k):
+            space = Stereographic(k)
+            v = space.to_normal_coords(self.X, self.Y)
+            y = space.from_normal_coords(self.X, v.flip(-1))
+            return torch.stack(
+                [space.dist(self.X, self.Y), space.dist2plane(self.X, y, v), space.log_det_exp(v), y.sum()]
+            )
+
+        for k in (-1e-2, -1e-9, 0.0, 1e-9, 1e-2):
+            assert gradcheck(f, torch.tensor(k, dtype=torch.float64, requires_grad=True))
+
+    def test_antipodes(self):
+        k = torch.tensor(4.0, dtype=torch.float64, requires_grad=True)
+        space = Stereographic(k)
+        x = torch.tensor([0.5, 0.0], dtype=torch.float64, requires_grad=True)
+        y = torch.tensor([-0.5, 0.0], dtype=torch.float64, requires_grad=True)
+        v = space.to_normal_coords(x, y)
+        same(v, torch.tensor([math.pi / 2, 0.0]), 1e-6)
+        for out in (v.sum(), space.dist(x, y), space.pairwise_dist(x[None], y[None]).sum()):
+            same(out, math.pi / 2, 1e-6)
+            assert all(g.isfinite().all() for g in torch.autograd.grad(out, (x, y, k), retain_graph=True))
+
+    def test_object(self):
+        assert repr(Stereographic(torch.tensor([-1.0, 2.0]))) == "Stereographic(k=[-1, 2] of shape (2,))"
+        assert Stereographic(1.0) == Stereographic(torch.tensor(1.0)) != Stereographic(-1.0)
+        assert [Stereographic(k).sign for k in (-1.0, 0.0, 1.0, torch.tensor(1.0))] == [1, 1, -1, 0]
+        for bad in (math.nan, math.inf, -math.inf):
+            for value in (bad, torch.tensor(bad)):
+                with pytest.raises(ValueError, match="k must be finite"):
+                    Stereographic(value)
