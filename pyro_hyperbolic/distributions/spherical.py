@@ -174,7 +174,7 @@ class PowerSpherical(AngularDistribution):
 
     >>> p = PowerSpherical(torch.tensor([1.0, 0.0, 0.0]), 2.0)
     >>> p.log_prob(p.mean), p.entropy()
-    (tensor(-1.4324), tensor(2.0990))
+    (tensor(-1.4324), tensor(2.0991))
     """
 
     energy = "power"

@@ -37,7 +37,7 @@ class SphericalRadius(TorchDistribution):
 
     >>> radius = SphericalRadius(2, torch.tensor(1.0), 1.0)
     >>> radius.mean
-    tensor(1.1139)
+    tensor(1.0508)
     >>> radius.cdf(radius.icdf(torch.tensor(0.3)))
     tensor(0.3000)
     """

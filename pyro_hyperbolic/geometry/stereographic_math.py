@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import poincare_math as pm
-from pyro_hyperbolic.geometry.planes import plane_sinh
+from pyro_hyperbolic.geometry.planes import needs_double, plane_sinh
 from pyro_hyperbolic.ops.pairs import pairwise_norm
 from pyro_hyperbolic.ops.special import asinhc, dot, safe_norm, squared_norm, tanhc, unit
 
@@ -107,8 +107,11 @@ def pairwise_dist(x: Tensor, y: Tensor, c: Curvature, sign: int) -> Tensor:
 
 def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, sign: int, signed: bool = True) -> Tensor:
     """At the points farthest from a plane that is a great sphere the derivative is taken as 0."""
-    t = plane_sinh(x, 1 / pm.gap(x, c), p, 1 / pm.gap(p, c), unit(a), c, x.dtype)
-    curvature = pm.per_point(c)
+    dtype, curvature = x.dtype, pm.per_point(c)
+    if needs_double(x, p):
+        x, p, a = x.double(), p.double(), a.double()
+        c = c.double() if isinstance(c, Tensor) else c
+    t = plane_sinh(x, 1 / pm.gap(x, c), p, 1 / pm.gap(p, c), unit(a), c, dtype)
     u = curvature * t * t
     end = u <= -1
     root = _root(-curvature * torch.ones_like(t), end)
