@@ -112,7 +112,7 @@ def mnist_spaces(args: argparse.Namespace) -> list[Space]:
             z = vae.encode(test).mean.double()
             prior = vae.prior().sample((len(test),)).double()
             title = f"MNIST, {name} latents, d = {args.latent_dim}"
-            if isinstance(vae, HyperbolicVAE):
+            if not isinstance(vae, EuclideanVAE):
                 ball = PoincareBall(args.curvature)
                 spaces.append(Space(title, ball.pairwise_dist(z, z), ball.pairwise_dist(prior, prior)))
             else:

@@ -189,7 +189,7 @@ def run(args: argparse.Namespace, folder: Folder) -> tuple[list[VAE], list[dict[
         for entry, values in zip(entries, estimate(svi, members, held_out, args), strict=True):
             entry |= values
     for entry, vae in zip(entries, members, strict=True):
-        if isinstance(vae, HyperbolicVAE):
+        if not isinstance(vae, EuclideanVAE):
             entry["curvature"] = torch.as_tensor(vae.manifold.c).item()
     return members, entries, test
 

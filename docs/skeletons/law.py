@@ -84,7 +84,7 @@ class WrappedLaplace(ManifoldNormal):
         in_tangent_space = -(safe_norm(v) / self.scale).squeeze(-1) - self.dim * log_scale - log_constant
         return in_tangent_space - self._transform.log_abs_det_jacobian(v, v)
 
-    def _outer_radius(self) -> Tensor:
+    def _outer_radii(self) -> list[Tensor]:
         # The Wilson-Hilferty quantile of a Gamma variable at the normal score 3, which is 99.9%.
         d = self.dim
-        return self.scale.squeeze(-1) * d * (1 - 1 / (9 * d) + 1 / math.sqrt(d)) ** 3
+        return [self.scale.squeeze(-1) * d * (1 - 1 / (9 * d) + 1 / math.sqrt(d)) ** 3]
