@@ -113,6 +113,7 @@ def test_model_under_autocast(chart, decoder):
     assert all(p.grad.isfinite().all() for p in vae.parameters())
 
 
+@pytest.mark.slow
 @both
 @every_dtype
 def test_gyroplanes_compile_with_dynamic_shapes(chart, dtype):
