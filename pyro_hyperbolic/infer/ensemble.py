@@ -117,13 +117,13 @@ class EnsembleSVI:
             if key not in self._captured:
                 options = kwargs | {"shared": shared}
                 with explained("captured in a CUDA graph", "use capture=False"):
-                    self._captured[key] = CapturedStep(self._step, args, options, self._state_tensors())
+                    self._captured[key] = CapturedStep(self._step, args, options, *self._graph_parts())
             losses = self._captured[key].replay(args, kwargs | {"shared": shared})
         else:
             losses = self._step(*args, shared=shared, **kwargs)
             self._begun.add(key)
         self.steps += 1
-        self._watch.see(losses, self.steps)
+        self._watch.see(losses.unsqueeze(0), self.steps)
         return losses
 
     def run(self, batches: Iterable[Any], *, shared: bool = False) -> Tensor:
@@ -419,10 +419,11 @@ class EnsembleSVI:
             factor = self._ratio.to(tensor.dtype).reshape(-1, *[1] * (tensor.dim() - 1))
             tensor.copy_(torch.lerp(old, tensor, factor))
 
-    def _state_tensors(self) -> list[Tensor]:
+    def _graph_parts(self) -> tuple[list[Tensor], Callable[[], Any]]:
+        """The tensors that a step changes, and what completes its capture."""
         assert self._optimiser is not None
         state = [v for s in self._optimiser.torch.state.values() for v in s.values() if isinstance(v, Tensor)]
-        return [*self.parameters.values(), *self.buffers.values(), *state]
+        return [*self.parameters.values(), *self.buffers.values(), *state], self._optimiser.tables
 
 
 def _warn_of_attributes(found: list[Parameters]) -> None:
