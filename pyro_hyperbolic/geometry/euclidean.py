@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from pyro_hyperbolic.geometry.space import Space
+from pyro_hyperbolic.geometry.framed import Space
 from pyro_hyperbolic.ops.pairs import pairwise_norm
 from pyro_hyperbolic.ops.special import dot, safe_norm
 

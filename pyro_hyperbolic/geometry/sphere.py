@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import sphere_math as sm
-from pyro_hyperbolic.geometry.space import Space
+from pyro_hyperbolic.geometry.framed import Space
 from pyro_hyperbolic.ops.special import squared_norm
 from pyro_hyperbolic.ops.tolerances import sphere_tolerance
 

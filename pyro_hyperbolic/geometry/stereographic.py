@@ -13,9 +13,9 @@ from typing_extensions import Self
 
 from pyro_hyperbolic.geometry import poincare_math as pm
 from pyro_hyperbolic.geometry import stereographic_math as st
+from pyro_hyperbolic.geometry.framed import Space
 from pyro_hyperbolic.geometry.manifold import describe
 from pyro_hyperbolic.geometry.poincare import PoincareBall
-from pyro_hyperbolic.geometry.space import Space
 from pyro_hyperbolic.ops.special import squared_norm
 
 
