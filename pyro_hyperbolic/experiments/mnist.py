@@ -88,6 +88,9 @@ class MnistExperiment(Experiment):
         """Whether the parameters of the trained models are needed again."""
         return False
 
+    def extras(self, cell: MnistCell, member: HyperbolicVAE) -> dict[str, Any]:
+        return {"curvature": torch.as_tensor(member.manifold.c).item()} if cell.learn_curvature else {}
+
     def build(self, cell: MnistCell) -> VAE:
         """The model of a cell, untrained."""
         options: dict[str, Any] = {"hidden_dim": self.hidden_dim, "prior_scale": self.prior_scale}
@@ -131,8 +134,7 @@ class MnistExperiment(Experiment):
         )
         metrics = session.negative_iwae(svi, test, self.iwae_samples, shared=True)
         for job, member, values in zip(jobs, members, metrics, strict=True):
-            if job.cell.learn_curvature:
-                values["curvature"] = member.manifold.c.item()
+            values |= self.extras(job.cell, member)
             if self.keeps(job.cell):
                 session.save_model(job, member)
         return metrics
