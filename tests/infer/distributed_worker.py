@@ -145,7 +145,7 @@ def evaluated(rank: int) -> dict[str, Any]:
     svi.step(DATA)
     state = torch.get_rng_state()
     after = svi.evaluate_loss(DATA[:7])
-    estimates, errors = svi.log_marginal_likelihood(DATA.repeat(40, 1)[:301], 200, standard_error=True)
+    estimates, errors = svi.log_marginal_likelihood(DATA.repeat(40, 1)[:301], num_samples=200, standard_error=True)
     return {"before": before, "after": after, "estimates": estimates, "errors": errors, "rng": state}
 
 

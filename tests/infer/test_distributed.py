@@ -109,7 +109,7 @@ def test_evaluation(ranks: list[dict[str, Any]]) -> None:
     svi.step(worker.DATA)
     expected = svi.evaluate_loss(worker.DATA[:7])
     data = worker.DATA.repeat(40, 1)[:301]
-    reference, noise = log_marginal_likelihood(module.model, module.guide, data, 200, standard_error=True)
+    reference, noise = log_marginal_likelihood(module.model, module.guide, data, num_samples=200, standard_error=True)
     for result in ranks:
         found = result["evaluated"]
         torch.testing.assert_close(found["before"], before)
@@ -209,7 +209,7 @@ def test_group_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         svi = DistributedSVI(module.model, module.guide, adam(), Trace_ELBO())
         losses = [svi.step(data).item() for _ in range(3)]
         svi.synchronize()
-        assert svi.log_marginal_likelihood(data, 50).device == place.device
+        assert svi.log_marginal_likelihood(data, num_samples=50).device == place.device
     other = vae("riemannian").cuda()
     fast = FastSVI(other.model, other.guide, adam(), Trace_ELBO(), capture=False)
     assert losses == pytest.approx([fast.step(data).item() for _ in range(3)], rel=1e-4)
