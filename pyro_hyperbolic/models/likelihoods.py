@@ -172,8 +172,9 @@ class ZeroInflatedNegativeBinomialLikelihood(NegativeBinomialLikelihood):
     def forward(self, output: Tensor, size_factors: Tensor | None = None) -> Any:
         log_mean, gate = output.unbind(-1 - len(self.data_shape))
         logits = _log_mean(log_mean, size_factors) - self.log_inverse_dispersion
+        # Its validation would look at probabilities, which are rounded to 1 where logits are not too large.
         return dist.ZeroInflatedNegativeBinomial(
-            self.log_inverse_dispersion.exp(), logits=logits, gate_logits=gate.expand_as(logits)
+            self.log_inverse_dispersion.exp(), logits=logits, gate_logits=gate.expand_as(logits), validate_args=False
         )
 
     def start(self, mean: Tensor, count: int) -> Tensor:
