@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from pyro_hyperbolic.infer.rows import DenseRows, Rows, Stream, as_rows
+from pyro_hyperbolic.ops.rows import DenseRows, Rows, Stream, as_rows
 
 _SEEDS = 1 << 64  # that torch's generators know
 

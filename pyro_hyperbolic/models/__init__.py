@@ -1,6 +1,7 @@
 """Pyro programs: auto-encoders for data and for graphs, and a classifier on their embeddings."""
 
 from pyro_hyperbolic.models.classifier import EmbeddingClassifier
+from pyro_hyperbolic.models.count_vae import CountVAE
 from pyro_hyperbolic.models.latent import LAWS, EuclideanLatent, HyperbolicLatent, Latent
 from pyro_hyperbolic.models.likelihoods import LIKELIHOODS, Likelihood
 from pyro_hyperbolic.models.metrics import average_precision, roc_auc
@@ -13,6 +14,7 @@ __all__ = [
     "LIKELIHOODS",
     "VAE",
     "VGAE",
+    "CountVAE",
     "EmbeddingClassifier",
     "EuclideanLatent",
     "EuclideanVAE",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pyro_hyperbolic import Lorentz, PoincareBall, Sphere, Stereographic
 from pyro_hyperbolic.geometry import Manifold, space
-from pyro_hyperbolic.models import VAE, VGAE, EuclideanVAE, EuclideanVGAE, HyperbolicVAE, HyperbolicVGAE
+from pyro_hyperbolic.models import VAE, VGAE, CountVAE, EuclideanVAE, EuclideanVGAE, HyperbolicVAE, HyperbolicVGAE
 from pyro_hyperbolic.nn import (
     Continuous,
     Covariates,
@@ -103,6 +103,32 @@ class CovariateCase(VAECase):
         number = torch.arange(SIZE)
         covariates = {"batch": number % 2, "donor": number % 3, "age": number / SIZE}
         return {"covariates": covariates, "size_factors": 0.5 + number / SIZE}
+
+
+@dataclass(frozen=True)
+class CountCase(VAECase):
+    """An auto-encoder of counts in batches, whose size factors are the totals."""
+
+    def __str__(self) -> str:
+        return f"Count{super().__str__()}"
+
+    def build(self, seed: int = 0) -> VAE:
+        torch.manual_seed(seed)
+        space = ManifoldModule(self.chart(self.c), self.learnable)
+        return CountVAE(
+            space, self.latent_dim, *self.data_shape, hidden_dim=8, batches=2, target_sum=20, **self.options
+        )
+
+    @property
+    def likelihood(self) -> str:
+        return "negative_binomial"
+
+    def data(self, size: int = SIZE) -> Tensor:
+        return super().data(size) + 1  # no datum is without counts
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return {"covariates": {"batch": torch.arange(SIZE) % 2}}
 
 
 @dataclass(frozen=True)
@@ -248,6 +274,7 @@ COMPOSED = [
         },
     ),
     OwnPartsCase(),
+    CountCase(chart=mixed, latent_dim=4),
 ]
 """Auto-encoders put together from other parts than the default ones."""
 MODELS = [*VAES, *COMPOSED, *VGAES]

@@ -11,12 +11,12 @@ from torch import nn
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import log_marginal_likelihood
-from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, WarmUp
+from pyro_hyperbolic.models import CountVAE, EuclideanVAE, HyperbolicVAE, WarmUp
 from pyro_hyperbolic.nn import DECODERS, Covariates, GyroplaneLinear, OneHot
 from tests.helpers import same
 from tests.models.cases import COMPOSED
 
-CASE, _, OWN_PARTS = COMPOSED
+CASE, _, OWN_PARTS, COUNTS = COMPOSED
 
 
 @pytest.fixture(autouse=True)
@@ -156,6 +156,46 @@ class TestCovariates:
             vae.encode(torch.rand(3, 6), covariates={"batch": torch.zeros(3)})
         with pytest.raises(ValueError, match="size_factors scale the means of counts; this likelihood has none"):
             vae.model(torch.rand(3, 6), size_factors=torch.ones(3))
+
+
+class TestCounts:
+    def test_size_factors_are_the_totals(self):
+        net, x, extra = COUNTS.build(), COUNTS.data(), COUNTS.kwargs
+        sizes = x.sum(-1) / 20
+        assert loss(net, x, **extra) == loss(net, x, size_factors=sizes, **extra)
+        assert loss(net, x, **extra) != loss(net, x, size_factors=2 * sizes, **extra)
+        same(net.encode(x, **extra).mean, net.encode(x, size_factors=sizes, **extra).mean, 1e-6)
+        z = net.encode(x, **extra).mean
+        normalised = net.decode(z, **extra).mean
+        same(net.reconstruct(x, **extra), (normalised * sizes.unsqueeze(-1)).detach(), 1e-4, scale=x.max())
+
+    def test_decoder_begins_at_the_mean_rates(self):
+        net, x = COUNTS.build(), COUNTS.data()
+        net.init_output_bias(x)
+        with torch.no_grad():
+            net.decoder.output.weight.zero_()
+        rates = (20 * x / x.sum(-1, keepdim=True)).mean(0)
+        same(net.generate(1, covariates={"batch": torch.tensor(0)})[0], rates.clamp(min=0.5 / len(x)), 1e-4)
+
+    def test_rows_without_counts(self):
+        net, x, extra = COUNTS.build(), COUNTS.data(), COUNTS.kwargs
+        x[[4, 7]] = 0
+        for program in (net.model, net.guide):
+            with pytest.raises(ValueError, match="x has no counts in 2 rows, the first of which is 4; leave these out"):
+                program(x, **extra)
+        assert math.isfinite(loss(net, x, size_factors=torch.ones(len(x)), **extra))
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"target_sum": 0.0}, "target_sum must be positive, got 0.0"),
+            ({"batches": 2, "covariates": Covariates(sex=OneHot(2))}, "batches are the covariate 'batch'"),
+            ({"likelihood": "normal"}, "size_factors scale the means of counts"),
+        ],
+    )
+    def test_errors(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            CountVAE(PoincareBall(1.0), 2, 6, **options).model(torch.ones(3, 6))
 
 
 class TestWeight:
