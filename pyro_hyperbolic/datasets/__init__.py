@@ -6,6 +6,7 @@
 :func:`graph`                   the three networks of the paper, any edge list, built-in graphs
 :func:`split_edges`             a link-prediction split of a graph
 :func:`graph_distances`         lengths of the shortest paths of a graph
+:func:`from_anndata`            counts of single cells in an ``AnnData``; :func:`to_anndata` writes results into one
 ==============================  ============================================================
 
 Everything random is seeded with a generator of its own, so the global random state is left alone.
@@ -14,6 +15,7 @@ Importing this package costs no more than importing torch.
 
 from __future__ import annotations
 
+from pyro_hyperbolic.datasets.annotated import AnnotatedCells, from_anndata, to_anndata
 from pyro_hyperbolic.datasets.branching import BranchingDiffusion, branching_diffusion
 from pyro_hyperbolic.datasets.distances import graph_distances
 from pyro_hyperbolic.datasets.graphs import graph
@@ -22,14 +24,17 @@ from pyro_hyperbolic.datasets.simple_graph import Graph
 from pyro_hyperbolic.datasets.splits import EdgeSplit, split_edges
 
 __all__ = [
+    "AnnotatedCells",
     "BranchingDiffusion",
     "BundledDataWarning",
     "Digits",
     "EdgeSplit",
     "Graph",
     "branching_diffusion",
+    "from_anndata",
     "graph",
     "graph_distances",
     "mnist",
     "split_edges",
+    "to_anndata",
 ]
