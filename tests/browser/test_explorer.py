@@ -289,7 +289,7 @@ def test_keyboard(page: Page) -> None:
 
 
 def test_toggles_change_the_picture(page: Page) -> None:
-    for toggle in ("names", "regions", "draws"):
+    for toggle in ("names", "images", "regions", "draws"):
         page.rest()
         before = page.run("explorer.canvas.toDataURL() + explorer.top.toDataURL()")
         page.press(f"#toggle-{toggle}")
@@ -324,6 +324,7 @@ def test_every_view_says_what_one_sees(page: Page) -> None:
 def test_files(browser: Browser, page: Page, tmp_path: Path) -> None:
     folder = tmp_path / "files"
     browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+    page.press("#toggle-images")
     page.hover(*seen_at(page, 7))
 
     def saved(name: str) -> bytes:
@@ -347,6 +348,7 @@ def test_files(browser: Browser, page: Page, tmp_path: Path) -> None:
     dots = sum(colours.count(colour) for colour in page.run("explorer.data.classes.map(c => c.colour)"))
     assert dots >= 30
     assert len([e for e in root.iter(f"{svg}path") if e.get("fill") == "none"]) >= 29
+    assert len(list(root.iter(f"{svg}image"))) > 5
     assert root.find(f"{svg}title").text == "Thirty points"
 
 

@@ -19,6 +19,7 @@ from PIL import Image
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Lorentz, PoincareBall, datasets, plotting
+from pyro_hyperbolic.analysis import TangentPCA
 from pyro_hyperbolic.geometry import Euclidean, Manifold, Product, Sphere, Stereographic
 
 DOUBLE = torch.float64
@@ -79,14 +80,14 @@ def test_one_file_without_network(tmp_path: Path) -> None:
     assert policy is not None
     assert policy[1].startswith("default-src 'none'; img-src data: blob:;")
     assert "unsafe" not in policy[1]
-    assert not re.findall(r'(?:src|href)="', text)
     assert content(page)["names"] == [NASTY] * 4
 
-    tags: list[str] = []
+    tags: list[tuple[str, dict[str, Any]]] = []
     parser = HTMLParser()
-    parser.handle_starttag = lambda tag, attributes: tags.append(tag)  # type: ignore[method-assign]
+    parser.handle_starttag = lambda tag, attributes: tags.append((tag, dict(attributes)))  # type: ignore[method-assign]
     parser.feed(text)
-    assert tags.count("script") == 2
+    assert [tag for tag, _ in tags].count("script") == 2
+    assert not [tag for tag, attributes in tags if {"src", "href"} & attributes.keys()]
 
 
 def test_shows_itself_in_a_notebook() -> None:
@@ -160,6 +161,26 @@ def test_center(center: Any, point: torch.Tensor) -> None:
     assert (-c / a, -d / a) == pytest.approx(point.tolist())
 
 
+@pytest.mark.parametrize("projection", ["tangent", "horo", TangentPCA])
+@pytest.mark.parametrize("manifold", [PoincareBall(0.5), Lorentz(0.5)], ids=str)
+def test_more_dimensions_are_projected(manifold: Manifold, projection: Any) -> None:
+    x = manifold.from_normal_coords(None, 0.3 * torch.randn(9, 4, dtype=DOUBLE))
+    projection = projection if isinstance(projection, str) else projection(2)
+    data = content(plotting.explore(x, manifold, None, draws=x[None], center=x[3], projection=projection))
+    assert re.search(
+        r"4 dimensions are projected to two, which keep \d+% of the squared distances", data["description"]
+    )
+    assert numbers(data["draws"]).tolist() == numbers(data["points"]).tolist()
+    q = numbers(data["points"]).reshape(-1, 2)
+    assert data["home"][2:] == pytest.approx((-q[3]).tolist())
+
+
+def test_one_dimension_is_a_line() -> None:
+    q = numbers(content(plotting.explore(POINTS[:, :1], BALL, None))["points"]).reshape(-1, 2)
+    np.testing.assert_allclose(q[:, 0], (POINTS[:, 0] / (1 - POINTS[:, 0] ** 2).sqrt()).numpy(), atol=1e-12)
+    assert not q[:, 1].any()
+
+
 @pytest.mark.parametrize(
     ("images", "bits", "kind"),
     [
@@ -188,7 +209,7 @@ def test_large_images_are_made_small() -> None:
 
 
 def test_five_thousand_digits_take_less_than_eight_megabytes(tmp_path: Path) -> None:
-    images, labels = datasets.mnist(train=True, bundled=True)[:2]
+    images, labels = datasets.mnist(train=True, bundled=True)
     points = BALL.from_normal_coords(None, torch.randn(5000, 2, dtype=DOUBLE))
     page = plotting.explore(points, BALL, tmp_path / "latent.html", labels=labels, images=images, scales=0.1)
     assert page.path is not None
@@ -198,7 +219,10 @@ def test_five_thousand_digits_take_less_than_eight_megabytes(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"points": POINTS.reshape(2, 2, 2)}, r"points must have shape \(N, 2\), got \(2, 2, 2\)"),
+        ({"points": POINTS.reshape(2, 2, 2)}, r"points must have shape \(N, D\), got \(2, 2, 2\)"),
+        ({"points": POINTS @ torch.eye(2, 3).double(), "scales": 1.0}, "scales are drawn in two dimensions only"),
+        ({"points": POINTS @ torch.eye(2, 3).double(), "projection": "x"}, "projection must be one of horo, tangent"),
+        ({"points": POINTS @ torch.eye(2, 3).double(), "projection": TangentPCA(3)}, "projection must have dim = 2"),
         ({"points": 2 * POINTS}, r"points must be points of PoincareBall\(c=1.0\), got 3 that are not.*projx"),
         ({"points": POINTS * math.nan}, "points must be finite"),
         ({"manifold": Product((Euclidean(), 1), (Euclidean(), 1))}, "manifold must be one of .* one factor at a time"),

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.analysis import Projection
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.plotting.explorer.packing import LEVELS, half_points, moved_home, packed, packed_labels
 from pyro_hyperbolic.plotting.explorer.page import Explorer
 from pyro_hyperbolic.plotting.explorer.thumbnails import sheet
 from pyro_hyperbolic.plotting.labels import Labels, classify
+from pyro_hyperbolic.plotting.projections import flattened
 from pyro_hyperbolic.plotting.regions import Scales, region_factors
 from pyro_hyperbolic.plotting.scatters import check_edges
 from pyro_hyperbolic.plotting.surfaces import Center, Surface, checked_center, checked_points, surface
@@ -33,6 +35,7 @@ def explore(
     *,
     classes: bool | None = None,
     center: Center | None = None,
+    projection: str | Projection = "tangent",
     title: str = "Latent space",
     description: str = "",
 ) -> Explorer:
@@ -43,7 +46,7 @@ def explore(
     itself. In a browser ``explorer`` is the page's own object.
 
     Args:
-        points: ``(N, D)``, of a surface: two dimensions, in any chart.
+        points: ``(N, D)``, in any chart. Of more than two dimensions a projection is shown, one is a line of the disc.
         manifold: their space: a Poincaré ball or hyperboloid of any curvature; a plane or a sphere too.
         path: file to write, or ``None`` to write none.
         labels: one per point, the colours. Strings, booleans and integers of at most 20 values are classes with a
@@ -54,11 +57,14 @@ def explore(
         edges: pairs of indices of points, integers ``(E, 2)``, drawn as geodesics.
         scales: the posteriors around the points: standard deviations of wrapped normals, ``(N,)``, ``(N, 1)`` or
             ``(N, 2)``, Cholesky factors ``(N, 2, 2)``, or a distribution of batch shape ``(N,)``. The regions of 50 and
-            90% are drawn.
+            90% are drawn. In two dimensions only.
         draws: samples of the posteriors, ``(S, N, D)``.
         classes: whether labels are classes, if the rule above is not to decide.
         center: what the page shows in the middle at first: a point, the index of one, or ``"mean"`` for the Fréchet
-            mean; the origin by default.
+            mean; the origin by default, which is the mean of projected points.
+        projection: of points of more than two dimensions: ``"tangent"`` or ``"horo"`` for
+            :class:`~pyro_hyperbolic.analysis.TangentPCA` or :class:`~pyro_hyperbolic.analysis.HoroPCA`, or an object of
+            such a class, which is fitted if it has not been. The page says how much it keeps.
         title: of the page.
         description: a sentence on what the points are, shown before that on what the picture is.
 
@@ -74,11 +80,19 @@ def explore(
     """
     s = surface(manifold)
     x = checked_points("points", points, s.manifold)
-    if x.dim() != 2 or s.manifold.intrinsic_dim(x.shape[-1]) != 2:
-        raise ValueError(
-            f"points must have shape (N, {s.manifold.ambient_dim(2)}), got {tuple(x.shape)}; flatten leading"
-            " dimensions, and project to two dimensions first."
-        )
+    dim = s.manifold.intrinsic_dim(x.shape[-1])
+    if x.dim() != 2 or dim < 1:
+        raise ValueError(f"points must have shape (N, D), got {tuple(x.shape)}; flatten the leading dimensions.")
+    if dim != 2:
+        if scales is not None:
+            raise ValueError(
+                f"scales are drawn in two dimensions only, got points of {dim}; leave them out, or give draws instead."
+            )
+        flat, kept = flattened(projection, x, s.manifold)
+        x = flat(x)
+        draws = None if draws is None else flat(draws)
+        center = flat(center) if isinstance(center, Tensor) else center
+        description = f"{description} {kept}"
     count = len(x)
     middle = checked_center(center, x, s.manifold)
     content = {

@@ -12,8 +12,10 @@ class App {
     this.top = document.getElementById("overlay");
     this.context = this.canvas.getContext("2d");
     this.focus = { selected: -1, hovered: -1, found: [] };
+    this.sheet = data.images && sheetOf(data.images, () => this.request("overlay"));
     this.options = {
-      names: data.names !== null && data.count <= 20000,
+      names: data.names !== null && data.count <= 500,
+      images: false,
       regions: data.regions !== null && data.count <= 100,
     };
     this.scene.showDraws = data.draws !== null && data.draws.count <= 20000;
@@ -96,9 +98,13 @@ class App {
     const context = this.top.getContext("2d"), { ratio } = this.scene;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, this.scene.width, this.scene.height);
-    drawOn(context, overlay(this.scene, this.focus, this.options, this.colours, kind === "fast"));
+    drawOn(context, this.overlay(kind === "fast"));
     this.frames += 1;
     this.changed();
+  }
+
+  overlay(fast) {
+    return overlay(this.scene, this.focus, { ...this.options, sheet: this.sheet }, this.colours, fast);
   }
 
   paint(fast) {
@@ -205,7 +211,7 @@ class App {
   items() {
     const { scene, colours } = this;
     scene.project(this.data.points, 1);
-    return [...backdrop(scene, colours), ...vectorScene(scene, colours), ...overlay(scene, this.focus, this.options, colours, false)];
+    return [...backdrop(scene, colours), ...vectorScene(scene, colours), ...this.overlay(false)];
   }
 
   svg() {
@@ -225,7 +231,7 @@ class App {
     const context = canvas.getContext("2d");
     context.putImageData(this.raster.image, 0, 0);
     context.scale(scene.ratio, scene.ratio);
-    drawOn(context, overlay(scene, this.focus, this.options, this.colours, false));
+    drawOn(context, this.overlay(false));
     this.raster = kept;
     scene.resize(scene.width, scene.height, ratio);
     return new Promise((done) => canvas.toBlob(done, "image/png"));

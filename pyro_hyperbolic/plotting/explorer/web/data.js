@@ -95,3 +95,18 @@ class Data {
     return this.values ? String(Number(this.values[i].toPrecision(6))) : null;
   }
 }
+
+// All thumbnails in one image, and where that of a point is.
+function sheetOf({ data, width, height, columns }, loaded) {
+  const image = new Image();
+  image.onload = loaded;
+  image.src = `data:image/png;base64,${data}`;
+  return { image, width, height, at: (i) => [(i % columns) * width, Math.floor(i / columns) * height] };
+}
+
+function drawThumbnail(context, sheet, i, x, y, width, height) {
+  if (sheet.image.complete) {
+    context.imageSmoothingEnabled = width < sheet.width;
+    context.drawImage(sheet.image, ...sheet.at(i), sheet.width, sheet.height, x, y, width, height);
+  }
+}

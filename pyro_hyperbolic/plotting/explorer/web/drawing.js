@@ -82,6 +82,9 @@ function overlay(scene, focus, options, theme, fast) {
     const style = { fill: cssOf(data.colours[i]), stroke: theme.ink, width: 2 };
     out.push(marker(...scene.toScreen(scene.placeOf(i)), data.shapes[i], scene.dotSize + 2.5, style));
   }
+  if (options.images) {
+    out.push(...thumbnails(scene, options.sheet));
+  }
   if (data.names && options.names && (!fast || data.count <= 2000)) {
     out.push(...nameTags(scene, chosen, theme));
   }
@@ -100,11 +103,37 @@ function visible(scene, most) {
 
 const LONGEST_NAME = 40; // characters beside a point; the card has all
 
+const MOST_TAGS = 80, MOST_THUMBNAILS = 250, THUMBNAIL = 26;
+
+function byCentre(scene) {
+  const { points } = scene.data, cx = scene.width / 2, cy = scene.height / 2;
+  const far = (i) => (points.x[i] - cx) ** 2 + (points.y[i] - cy) ** 2;
+  return visible(scene, 20000).sort((i, j) => far(i) - far(j));
+}
+
+// Images in the place of points, nearest to the centre first; one that would cover another is left out.
+function thumbnails(scene, sheet) {
+  const { points, colours } = scene.data, taken = new Map(), out = [];
+  const width = THUMBNAIL, height = (THUMBNAIL * sheet.height) / sheet.width;
+  for (const i of byCentre(scene)) {
+    const x = points.x[i] - width / 2, y = points.y[i] - height / 2;
+    const cx = Math.floor(x / width), cy = Math.floor(y / height);
+    const near = [-1, 0, 1].flatMap((dx) => [-1, 0, 1].map((dy) => taken.get(`${cx + dx},${cy + dy}`)));
+    if (near.every((at) => !at || Math.abs(at[0] - x) >= width || Math.abs(at[1] - y) >= height)) {
+      taken.set(`${cx},${cy}`, [x, y]);
+      out.push({ thumbnail: i, sheet, box: [x, y, width, height], stroke: cssOf(colours[i]) });
+    }
+    if (out.length >= MOST_THUMBNAILS) {
+      break;
+    }
+  }
+  return out;
+}
+
 // Names beside the points, nearest to the centre first; a name that would cover another is left out.
 function nameTags(scene, chosen, theme) {
-  const { data, width, height } = scene, { points } = data, cell = [46, 15], taken = new Set(), out = [];
-  const far = (i) => (points.x[i] - width / 2) ** 2 + (points.y[i] - height / 2) ** 2;
-  const order = [...chosen, ...visible(scene, 20000).sort((i, j) => far(i) - far(j))];
+  const { data, width } = scene, { points } = data, cell = [46, 15], taken = new Set(), out = [];
+  const order = [...chosen, ...byCentre(scene)];
   for (const i of order) {
     const text = data.name(i), room = 6.5 * Math.min(text.length, LONGEST_NAME), gap = scene.dotSize + 3;
     const right = points.x[i] + gap + room <= width, x = right ? points.x[i] + gap : points.x[i] - gap - room;
@@ -119,7 +148,7 @@ function nameTags(scene, chosen, theme) {
       cells.forEach((c) => taken.add(c));
       out.push({ text: text.length > LONGEST_NAME ? text.slice(0, LONGEST_NAME - 1) + "…" : text, at: [x, y], ink: theme.ink, halo: theme.halo });
     }
-    if (out.length >= 80) {
+    if (out.length >= MOST_TAGS) {
       break;
     }
   }
@@ -137,6 +166,14 @@ function drawOn(context, items) {
       context.strokeText(item.text, ...item.at);
       context.fillStyle = item.ink;
       context.fillText(item.text, ...item.at);
+      continue;
+    }
+    if (item.thumbnail !== undefined) {
+      drawThumbnail(context, item.sheet, item.thumbnail, ...item.box);
+      context.setLineDash([]);
+      context.lineWidth = 2;
+      context.strokeStyle = item.stroke;
+      context.strokeRect(...item.box);
       continue;
     }
     context.beginPath();
@@ -184,6 +221,18 @@ function svgOf(scene, items, title, theme) {
       parts.push(
         `<text x="${n(item.at[0])}" y="${n(item.at[1])}" font-family="sans-serif" font-size="12" fill="${item.ink}"` +
           ` stroke="${item.halo}" stroke-width="3" paint-order="stroke">${escaped(item.text)}</text>`,
+      );
+      continue;
+    }
+    if (item.thumbnail !== undefined) {
+      const [x, y, width, height] = item.box.map(n), canvas = document.createElement("canvas");
+      canvas.width = item.sheet.width;
+      canvas.height = item.sheet.height;
+      drawThumbnail(canvas.getContext("2d"), item.sheet, item.thumbnail, 0, 0, canvas.width, canvas.height);
+      const place = `x="${x}" y="${y}" width="${width}" height="${height}"`;
+      parts.push(
+        `<image ${place} href="${canvas.toDataURL()}"/>`,
+        `<rect ${place} fill="none" stroke="${item.stroke}" stroke-width="2"/>`,
       );
       continue;
     }

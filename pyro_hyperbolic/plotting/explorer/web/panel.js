@@ -79,6 +79,9 @@ function buildToggles(app, box) {
   if (data.names) {
     add("toggle-names", "names", options.names, (on) => (options.names = on));
   }
+  if (data.images) {
+    add("toggle-images", "images", options.images, (on) => (options.images = on));
+  }
   if (data.regions) {
     const levels = data.regions.map((r) => `${Math.round(100 * r.level)}%`).join(" and ");
     add("toggle-regions", `regions of ${levels}`, options.regions, (on) => (options.regions = on));
@@ -159,16 +162,12 @@ class Card {
     this.app = app;
     this.box = document.getElementById("card");
     this.thumb = document.getElementById("thumb");
-    this.sheet = null;
     const { images } = app.data;
     if (images) {
-      this.sheet = new Image();
-      this.sheet.src = `data:image/png;base64,${images.data}`;
       this.thumb.width = images.width;
       this.thumb.height = images.height;
       const size = Math.max(1, Math.floor(112 / Math.max(images.width, images.height)));
       this.thumb.style.width = `${size * images.width}px`;
-      this.sheet.onload = () => app.request("overlay");
     }
     this.thumb.hidden = !images;
   }
@@ -184,16 +183,15 @@ class Card {
       element.textContent = text ?? "";
       element.hidden = text === null;
     };
-    const label = data.label(i), round = (v) => Number(v.toPrecision(4)).toString();
+    const label = data.label(i), round = (v) => (v < 1e-9 ? "0" : Number(v.toPrecision(4)).toString());
     set("card-name", data.name(i));
     set("card-label", label);
     set("card-centre", `${round(scene.distanceToCentre(i))} from the centre`);
     const other = focus.selected;
     set("card-other", other >= 0 && other !== i ? `${round(scene.distance(i, other))} from ${data.name(other)}` : null);
     document.getElementById("card-label").style.borderColor = cssOf(data.colours[i]);
-    if (this.sheet && this.sheet.complete) {
-      const { width, height, columns } = data.images, context = this.thumb.getContext("2d");
-      context.drawImage(this.sheet, (i % columns) * width, Math.floor(i / columns) * height, width, height, 0, 0, width, height);
+    if (app.sheet) {
+      drawThumbnail(this.thumb.getContext("2d"), app.sheet, i, 0, 0, app.sheet.width, app.sheet.height);
     }
     const [x, y] = scene.toScreen(scene.placeOf(i)), box = this.box.getBoundingClientRect();
     const right = x + 18 + box.width < scene.width, left = right ? x + 18 : Math.max(x - 18 - box.width, 4);
