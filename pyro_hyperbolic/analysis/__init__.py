@@ -2,6 +2,9 @@
 
 ==============================  ============================================================
 :func:`hyperbolic_mds`          points from their distances
+:func:`procrustes`              the isometry that takes one embedding to another
+:class:`TangentPCA`             principal components in a tangent space
+:class:`HoroPCA`                principal components along horospheres
 :func:`k_means`                 clusters around Fréchet means
 :func:`fit_mixture`             mixtures of Riemannian normals
 :func:`knn_accuracy`            whether neighbours have the same label
@@ -12,13 +15,21 @@
 """
 
 from pyro_hyperbolic.analysis.clusters import Clusters, k_means
+from pyro_hyperbolic.analysis.components import Projection
+from pyro_hyperbolic.analysis.horo_pca import HoroPCA
 from pyro_hyperbolic.analysis.mds import hyperbolic_mds
 from pyro_hyperbolic.analysis.mixtures import RiemannianMixture, fit_mixture
+from pyro_hyperbolic.analysis.procrustes import Alignment, procrustes
 from pyro_hyperbolic.analysis.scores import batch_mixing, knn_accuracy, lineage_correlation, posterior_coverage
+from pyro_hyperbolic.analysis.tangent_pca import TangentPCA
 
 __all__ = [
+    "Alignment",
     "Clusters",
+    "HoroPCA",
+    "Projection",
     "RiemannianMixture",
+    "TangentPCA",
     "batch_mixing",
     "fit_mixture",
     "hyperbolic_mds",
@@ -26,4 +37,5 @@ __all__ = [
     "knn_accuracy",
     "lineage_correlation",
     "posterior_coverage",
+    "procrustes",
 ]
