@@ -45,7 +45,6 @@ from pyro_hyperbolic.geometry import space
 from pyro_hyperbolic.infer import AutoWrappedNormal, save_json
 
 Values = dict[str, Tensor]
-DRAWS = 100  # of a guide, for its predictive density
 SPREAD = (2.0, 1.0)  # of the centres: next to uniform on the circle; ten degrees of latitude
 
 
@@ -78,7 +77,7 @@ def fit(setup: Setup, components: int, points: Tensor, args: argparse.Namespace)
         if loss < best:
             best = loss
             with torch.no_grad():
-                found = [guide(setup, components, points) for _ in range(DRAWS)]
+                found = [guide(setup, components, points) for _ in range(args.draws)]
             draws = {name: torch.stack([draw[name] for draw in found]) for name in found[0]}
     return draws
 
@@ -181,6 +180,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--components", type=int, nargs="+", default=[1, 2, 3, 4], help="of the mixture, to choose from")
     p.add_argument("--num-steps", type=int, default=250, help="of SVI")
     p.add_argument("--starts", type=int, default=2, help="of SVI, of which the best is taken")
+    p.add_argument("--draws", type=int, default=50, help="of a guide, for its predictive density")
     p.add_argument("--chains", type=int, default=2, help="of NUTS")
     p.add_argument("--warmup", type=int, default=100, help="steps of NUTS before the samples")
     p.add_argument("--num-samples", type=int, default=100, help="per chain")

@@ -18,19 +18,25 @@ def draw(posteriors: dict[str, Values], samples: Values, test: Days, path: Path)
     """Predictive densities with the test days, and the mean direction by latitude with its intervals."""
     import matplotlib.pyplot as plt
 
-    degrees, latitudes = torch.rad2deg(HEADINGS), MIDDLE + UNIT * LATITUDES
+    degrees, latitudes = torch.rad2deg(HEADINGS).numpy(), (MIDDLE + UNIT * LATITUDES).numpy()
     figure, axes = plt.subplots(
         1, len(posteriors) + 1, figsize=(3.6 * (len(posteriors) + 1), 3.6), sharey=True, layout="constrained"
     )
     for ax, (name, draws) in zip(axes, posteriors.items(), strict=False):
-        density = on_grid(SETUPS[name], draws).mean(-1)
+        density = on_grid(SETUPS[name], draws).mean(-1).numpy()
         ax.pcolormesh(degrees, latitudes, density, cmap="Blues", shading="nearest", rasterized=True)
-        ax.plot(torch.rad2deg(test.heading), MIDDLE + UNIT * test.latitude, ".", color="0.15", markersize=2.5)
+        ax.plot(
+            torch.rad2deg(test.heading).numpy(),
+            (MIDDLE + UNIT * test.latitude).numpy(),
+            ".",
+            color="0.15",
+            markersize=2.5,
+        )
         ax.set_title(name, fontsize="medium")
         _compass(ax)
     right = axes[-1]
     heading = torch.rad2deg(mean_heading(SETUPS[MAIN], samples))
-    low, middle, high = heading.quantile(torch.tensor([0.05, 0.5, 0.95]), -1)
+    low, middle, high = heading.quantile(torch.tensor([0.05, 0.5, 0.95]), -1).numpy()
     right.fill_betweenx(latitudes, low, high, color="#3f90da", alpha=0.3, linewidth=0)
     right.plot(middle, latitudes, color="#3f90da", linewidth=1.5)
     turn = turning_latitude(SETUPS[MAIN], samples)
