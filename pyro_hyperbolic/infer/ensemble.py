@@ -18,7 +18,7 @@ from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.infer.compiled import compile_function, explained
 from pyro_hyperbolic.infer.functional import Found, Parameters, Program
 from pyro_hyperbolic.infer.graphs import CapturedStep
-from pyro_hyperbolic.infer.marginal import iwae_estimates, log_weights
+from pyro_hyperbolic.infer.marginal import check_arguments, iwae_estimates, log_weights
 from pyro_hyperbolic.infer.modes import OutOfPlaceRandom
 from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
@@ -117,13 +117,13 @@ class EnsembleSVI:
             if key not in self._captured:
                 options = kwargs | {"shared": shared}
                 with explained("captured in a CUDA graph", "use capture=False"):
-                    self._captured[key] = CapturedStep(self._step, args, options, self._state_tensors())
+                    self._captured[key] = CapturedStep(self._step, args, options, *self._graph_parts())
             losses = self._captured[key].replay(args, kwargs | {"shared": shared})
         else:
             losses = self._step(*args, shared=shared, **kwargs)
             self._begun.add(key)
         self.steps += 1
-        self._watch.see(losses, self.steps)
+        self._watch.see(losses.unsqueeze(0), self.steps)
         return losses
 
     def run(self, batches: Iterable[Any], *, shared: bool = False) -> Tensor:
@@ -144,29 +144,41 @@ class EnsembleSVI:
 
     @torch.no_grad()
     def log_marginal_likelihood(
-        self, data: Tensor, num_samples: int = 5000, chunk: int = 8192, *, shared: bool = True, **options: Any
+        self,
+        *args: Any,
+        shared: bool = True,
+        num_samples: int = 5000,
+        chunk: int = 8192,
+        standard_error: bool = False,
+        progress: bool = False,
+        compile: bool = False,
+        **kwargs: Any,
     ) -> Any:
         """IWAE estimates ``(E, N)``; see :func:`log_marginal_likelihood`.
 
-        :param data: ``(N, ...)`` for all members, or, without ``shared``, ``(E, N, ...)``.
+        :param args: tensors ``(N, ...)`` for all members, or, without ``shared``, ``(E, N, ...)``; like ``kwargs``.
         :param chunk: how many triples of a member, a datum and a sample are held at a time.
         """
         if self._optimiser is None:
             raise ValueError("evaluate members after the first step, or each by itself.")
+        check_arguments(args)
         template, (model, guide) = self._parts()
+        inputs, rebuild = split_tensors(args, kwargs)
 
-        def weights(batch: tuple[Tensor, ...], count: int) -> Tensor:
-            def one(values: dict[str, Tensor], buffers: dict[str, Tensor], own: tuple[Tensor, ...]) -> Tensor:
+        def weights(batch: list[Tensor], count: int) -> Tensor:
+            def one(values: dict[str, Tensor], buffers: dict[str, Tensor], own: list[Tensor]) -> Tensor:
+                own_args, own_kwargs = rebuild(own)
                 with template.replaced(values, buffers):
-                    return log_weights(model, guide, own, {}, count)
+                    return log_weights(model, guide, own_args, own_kwargs, count)
 
             function = vmap(one, in_dims=(0, 0, None if shared else 1), randomness="different")
             with pyro.validation_enabled(False):
                 return function(self._detached(), self.buffers, batch).transpose(0, 1)
 
         # The first dimension is the one that is cut into chunks.
-        rows = data if shared else data.transpose(0, 1)
-        return iwae_estimates(weights, (rows,), num_samples, max(1, chunk // len(self)), **options)
+        rows = inputs if shared else [t.transpose(0, 1) for t in inputs]
+        pieces = max(1, chunk // len(self))
+        return iwae_estimates(weights, rows, num_samples, pieces, standard_error, progress, compile)
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters of all members, the buffers in which they differ, optimiser, schedule and step."""
@@ -419,10 +431,11 @@ class EnsembleSVI:
             factor = self._ratio.to(tensor.dtype).reshape(-1, *[1] * (tensor.dim() - 1))
             tensor.copy_(torch.lerp(old, tensor, factor))
 
-    def _state_tensors(self) -> list[Tensor]:
+    def _graph_parts(self) -> tuple[list[Tensor], Callable[[], Any]]:
+        """The tensors that a step changes, and what completes its capture."""
         assert self._optimiser is not None
         state = [v for s in self._optimiser.torch.state.values() for v in s.values() if isinstance(v, Tensor)]
-        return [*self.parameters.values(), *self.buffers.values(), *state]
+        return [*self.parameters.values(), *self.buffers.values(), *state], self._optimiser.tables
 
 
 def _warn_of_attributes(found: list[Parameters]) -> None:

@@ -105,7 +105,7 @@ class FastSVI:
         loss = self._advance(args, kwargs)
         self.steps += 1
         assert self._watch is not None
-        self._watch.see(loss, self.steps)
+        self._watch.see(loss.unsqueeze(0), self.steps)
         return loss
 
     def run(self, batches: Iterable[Any]) -> Tensor:
@@ -182,7 +182,7 @@ class FastSVI:
             return self._fast_step(*args, **kwargs)
         if key not in self._captured:
             with explained("captured in a CUDA graph", "use capture=False"):
-                self._captured[key] = CapturedStep(self._fast_step, args, kwargs, self._state_tensors())
+                self._captured[key] = CapturedStep(self._fast_step, args, kwargs, *self._graph_parts())
         return self._captured[key].replay(args, kwargs)
 
     def _take_over_changes(self) -> None:
@@ -331,7 +331,7 @@ class FastSVI:
             return loss.detach(), gradients, {name: t.detach() for name, t in run.buffers.items()}
 
         with explained("compiled", "use compile=False"):
-            return compile_function(gradients, self._values(), parameters.buffers, inputs), used
+            return compile_function(gradients, self._values(), parameters.buffers, inputs, tune=True), used
 
     def _compiled_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, set[str]]:
         assert self._parameters is not None
@@ -359,8 +359,10 @@ class FastSVI:
         if self._watch is not None:
             self._watch.flush()
 
-    def _state_tensors(self) -> list[Tensor]:
+    def _graph_parts(self) -> tuple[list[Tensor], Callable[[], Any]]:
+        """The tensors that a step changes, and what completes its capture."""
         assert self._parameters is not None
         assert self._optimiser is not None
         state = [v for s in self._optimiser.torch.state.values() for v in s.values() if isinstance(v, Tensor)]
-        return [*self._parameters.tensors.values(), *self._parameters.buffers.values(), *state]
+        changed = [*self._parameters.tensors.values(), *self._parameters.buffers.values(), *state]
+        return changed, self._optimiser.tables

@@ -22,10 +22,16 @@ class CapturedStep:
     :param step: the function to capture.
     :param args: its arguments; tensors among them are copied into the graph's own memory at each replay.
     :param state: the tensors that the step changes in place.
+    :param finish: called after the capture; what it returns is kept as long as the graph.
     """
 
     def __init__(
-        self, step: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any], state: list[Tensor]
+        self,
+        step: Callable[..., Tensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        state: list[Tensor],
+        finish: Callable[[], Any] = list,
     ) -> None:
         given, rebuild = split_tensors(args, kwargs)
         self._inputs = [t.clone() for t in given]
@@ -53,6 +59,7 @@ class CapturedStep:
                 for tensor, value in zip(state, kept, strict=True):
                     tensor.copy_(value)
             torch.cuda.set_rng_state(rng)
+        self._kept = finish()
 
     def replay(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         for own, given in zip(self._inputs, split_tensors(args, kwargs)[0], strict=True):
