@@ -30,12 +30,12 @@ Gradients = tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor]]
 class FastSVI:
     r"""Takes what :class:`pyro.infer.SVI` takes, and gives the same losses and parameters for the same seed, faster.
 
-    A step has no host synchronisation and one fused optimiser for all parameters. On CUDA it is captured in a graph and
-    replayed; where asked, the whole of loss and gradient is compiled. The first step is an ordinary one, with Pyro's
-    validation: it finds the parameters and reports what cannot be done fast (sites that are not reparametrised,
-    enumeration) with the name of the site and the remedy. Later steps do not validate; every ``validate_every`` steps
-    the loss is evaluated once more with validation, aside, so that a distribution that has left what its coordinates
-    hold still raises its error.
+    A step has no host synchronisation and one fused optimiser for all parameters. On CUDA it is captured in a graph
+    and replayed; where asked, the whole of loss and gradient is compiled. The first step is an ordinary one, with
+    Pyro's validation: it finds the parameters and reports what cannot be done fast (sites of the guide that are
+    neither reparametrised nor enumerated) with the name of the site and the remedy. Later steps do not validate;
+    every ``validate_every`` steps the loss is evaluated once more with validation, aside, so that a distribution
+    that has left what its coordinates hold still raises its error.
 
     ``optim`` is used as by ``SVI``: its state is always current in ``optim.get_state()`` and ``optim.save()``, a state
     that it was given is gone on from, two trainers may share it, and learning rates may be changed in
@@ -45,8 +45,8 @@ class FastSVI:
     :param guide: the guide, every site of which must be reparametrised.
     :param optim: a ``pyro.optim`` optimiser (with options and clipping per parameter and learning-rate schedules), or a
         function from parameters to a torch optimiser.
-    :param loss: ``Trace_ELBO``, ``TraceMeanField_ELBO``, ``RenyiELBO`` or :class:`DReG_ELBO`; or a function
-        ``(model, guide, *args, **kwargs)`` that returns a tensor.
+    :param loss: ``Trace_ELBO``, ``TraceMeanField_ELBO``, ``RenyiELBO``, ``TraceEnum_ELBO`` or :class:`DReG_ELBO`; or a
+        function ``(model, guide, *args, **kwargs)`` that returns a tensor.
     :param capture: capture the step in a CUDA graph; by default where the parameters are on a CUDA device. The programs
         must have static structure. A step is captured per set of shapes and numbers among the arguments, the attributes
         of modules and the options of the optimiser; a number that changes in every step is better made a tensor. What

@@ -60,6 +60,8 @@ def check_sites(model_trace: Any, guide_trace: Any) -> None:
     for name, site in model_trace.nodes.items():
         if site["type"] != "sample" or site["is_observed"] or site_is_subsample(site):
             continue
+        if name not in guide_trace.nodes and site["infer"].get("_enumerate_dim") is not None:
+            continue  # it has been summed out
         if name not in guide_trace.nodes:
             raise ValueError(
                 f"site {name!r} of the model is neither observed nor in the guide; give it a site there, or sum it out"

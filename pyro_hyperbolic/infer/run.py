@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from typing import Any
 
 from torch import Tensor
@@ -27,8 +27,8 @@ def run_steps(
         cannot be done (yet).
     :param progress: show a progress bar.
     """
-    total = len(batches) if hasattr(batches, "__len__") else None
-    losses = []
+    total = len(batches) if isinstance(batches, Sized) else None
+    losses: list[Tensor] = []
     with tqdm(total=total, unit=" steps", disable=None if progress else True) as bar:
         source = iter(batches)
         while True:
