@@ -23,7 +23,8 @@ class Minibatches:
 
     Several aligned tensors are given as a tuple or a dictionary, also one inside of another, and batches come alike:
     a tuple holds arguments of :meth:`FastSVI.step`, a dictionary its keywords. What has no rows (a number, ``None``) is
-    in every batch as it is. Rows of a sparse tensor (``torch.sparse_csr``) come out dense.
+    in every batch as it is. Rows of a sparse tensor (``torch.sparse_csr``), or of
+    :class:`~pyro_hyperbolic.ops.rows.SparseRows`, come out dense.
 
     What is no tensor is read from where it is, block by block, in bounded memory: an array mapped from a file
     (``numpy.memmap``), a data set of h5py, a matrix of scipy, the ``X`` of an ``AnnData`` that is backed by a file, or
@@ -120,7 +121,7 @@ class Minibatches:
 
     def _order(self, seed: int, start: int) -> list[Tensor]:
         """The rows of every batch, ``(batch,)`` or ``(members, batch)`` each."""
-        device = next(leaf.device for leaf in self._leaves if isinstance(leaf, Tensor) and leaf.dim())
+        device = next(rows.device for rows in self._rows.values() if not isinstance(rows, Stream))
         generator = torch.Generator(device).manual_seed(seed)
         shape = (self._size,) if self.members is None else (self.members, self._size)
         order = torch.rand(shape, generator=generator, device=device, dtype=torch.float64).argsort(-1)

@@ -95,7 +95,8 @@ class Stream:
     """Rows that are read from a source when they are needed, some consecutive ones at a time.
 
     :param source: anything whose ``source[start:stop]`` are rows: an array, mapped from a file (``numpy.memmap``) or
-        not, a data set of h5py, a matrix of scipy, the ``X`` of an ``AnnData`` that is backed by a file.
+        not, a data set of h5py, a matrix of scipy, the ``X`` of an ``AnnData`` that is backed by a file, or an object
+        of yours that gives :class:`DenseRows` or :class:`SparseRows`.
     """
 
     def __init__(self, source: Any) -> None:
@@ -111,6 +112,8 @@ class Stream:
 
 def in_memory(rows: Any) -> Rows:
     """Rows of an array or a sparse matrix that have been read."""
+    if isinstance(rows, (DenseRows, SparseRows)):
+        return rows
     if isinstance(rows, Tensor):
         if rows.layout == torch.sparse_csr:
             return SparseRows(rows.crow_indices(), rows.col_indices(), rows.values(), rows.shape[1])
@@ -127,6 +130,8 @@ def in_memory(rows: Any) -> Rows:
 
 def as_rows(data: Any) -> Rows | Stream | None:
     """What minibatches can be taken from; ``None`` of what has no rows and is passed on as it is."""
+    if isinstance(data, (DenseRows, SparseRows)):
+        return data
     if isinstance(data, Tensor):
         return in_memory(data) if data.dim() else None
     if isinstance(data, (str, bytes)) or not hasattr(data, "__getitem__"):

@@ -62,7 +62,7 @@ def latent_space(
     if ax is None:
         _, ax = plt.subplots(figsize=(6.5, 5.6), layout="constrained")
     if z.shape[-1] == 2:
-        layer = vae.decoder.embed
+        layer = getattr(vae.decoder, "embed", None)  # a decoder of the user's may have none
         if gyroplanes and isinstance(layer, GyroplaneLinear):
             # The same planes in the ball: offset and normal are stored at the origin.
             p, a = ball.expmap0(layer.offset[:gyroplanes].cpu()), layer.normal[:gyroplanes].cpu()

@@ -13,6 +13,7 @@ from tests.examples.conftest import EXAMPLES
 TESTED_IN = {
     "bayesian_tree": "test_bayesian_tree.py",
     "branching_diffusion": "test_other_examples.py",
+    "conv_vae": "test_other_examples.py",
     "curvature_of_data": "test_curvature_of_data.py",
     "densities": "test_drawing_examples.py",
     "hierarchy": "test_hierarchy.py",

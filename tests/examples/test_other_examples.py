@@ -1,4 +1,4 @@
-"""``examples/branching_diffusion.py`` and ``examples/link_prediction.py`` with tiny settings."""
+"""``examples/branching_diffusion.py``, ``link_prediction.py`` and ``conv_vae.py`` with tiny settings."""
 
 from __future__ import annotations
 
@@ -228,3 +228,19 @@ def test_diagonal_scales_need_the_wrapped_law(links: ModuleType, capsys: pytest.
         links.parse(["--posterior", "riemannian"])
     assert stop.value.code == 2
     assert "--posterior-scale diagonal needs --posterior wrapped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", ["", "--warm-up 0 --latent-dim 3 --curvature 0.5"])
+def test_conv_vae_runs(options: str, load_example: Load, digits: Path, tmp_path: Path) -> None:
+    conv = load_example("conv_vae")
+    tiny = "--channels 2 --num-epochs 3 --batch-size 50 --warm-up 5 --iwae-samples 3 --learning-rate 0.01 --device cpu"
+    arguments = [*tiny.split(), "--data-dir", str(digits), "--output-dir", str(tmp_path), *options.split()]
+    result = conv.main(conv.parser().parse_args(arguments))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latent.png", "metrics.json", "reconstructions.png"]
+    record = json.loads((tmp_path / "metrics.json").read_text())
+    assert record["negative_iwae"] == result["negative_iwae"]
+    losses = result["train_loss"]
+    assert len(losses) == 3
+    # 784 pixels that are as likely black as white have 543 nats.
+    assert losses[-1] < losses[0] < 600
+    assert result["negative_iwae"] < 400

@@ -194,7 +194,7 @@ def test_a_weight_that_grows(traced: None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compile", [False, True])
-def test_a_weight_that_grows_in_an_ensemble(compile: bool, compiled: None) -> None:
+def test_a_weight_that_grows_in_an_ensemble(compile: bool, traced: None) -> None:
     def ensemble(model: Any, guide: Any, *rest: Any) -> Any:
         members = [(model, guide), counts(beta=WarmUp(8))[:2]]
         svi = EnsembleSVI(members, *rest, randomness="same", compile=compile)

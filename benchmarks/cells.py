@@ -1,0 +1,226 @@
+"""A million single cells: counts of 2,000 genes, sparse, trained for ten epochs.
+
+On a GPU the counts lie on the device as a sparse matrix (CSR), and ``FastSVI`` captures its steps:
+
+    python -m benchmarks.cells --device cuda
+
+On a CPU they are read from files, in bounded memory. The run is saved as it goes, and goes on where it was killed:
+
+    python -m benchmarks.cells --folder cells --epochs 1
+    python -m benchmarks.cells --folder cells --epochs 1 --resume
+
+``--num-cells 2000 --num-genes 100`` is a size to try it with. The counts are synthetic: cells of 20 types in three
+batches, with total counts that differ, and about a tenth of all counts not 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro
+import torch
+from pyro.infer import Trace_ELBO
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.infer import FastSVI, Minibatches, load_checkpoint, save_checkpoint
+from pyro_hyperbolic.models import CountVAE
+from pyro_hyperbolic.ops.rows import SparseRows
+
+NUM_TYPES, NUM_BATCHES = 20, 3
+MEAN_COUNT = 0.13  # of a gene in a cell
+CHUNK = 10_000  # cells that are drawn at a time
+REPORT_EVERY = 100  # steps between two looks at the loss, each of which waits for the device
+OPTIONS = ("num_cells", "num_genes", "batch_size", "hidden_dim", "latent_dim", "curvature", "learning_rate", "seed")
+
+
+def batch_of(cells: Tensor) -> Tensor:
+    """The batch of a cell."""
+    return cells % NUM_BATCHES
+
+
+def draw_counts(
+    num_cells: int, num_genes: int, seed: int, device: str = "cpu"
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Numbers of entries in every row, columns and values, of some cells at a time."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, device=device)
+
+    profiles = (1.5 * noise(1, num_genes) + noise(NUM_TYPES, num_genes)).exp()
+    profiles = MEAN_COUNT * profiles / profiles.mean(-1, keepdim=True)
+    effects = (0.3 * noise(NUM_BATCHES, num_genes)).exp()
+    for start in range(0, num_cells, CHUNK):
+        cells = torch.arange(start, min(start + CHUNK, num_cells), device=device)
+        types = torch.randint(NUM_TYPES, cells.shape, generator=generator, device=device)
+        depth = (0.4 * noise(len(cells), 1)).exp()
+        counts = torch.poisson(depth * profiles[types] * effects[batch_of(cells)], generator=generator)
+        counts[:, 0] += 1  # no cell is without counts
+        row, column = counts.nonzero(as_tuple=True)
+        yield row.bincount(minlength=len(cells)), column.to(torch.int16), counts[row, column].to(torch.int16)
+
+
+class Files:
+    """Counts in a folder: where rows begin, columns, and values. ``files[start:stop]`` reads some rows.
+
+    :param folder: where they are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        about = json.loads((folder / "about.json").read_text())
+        self.shape = (about["num_cells"], about["num_genes"])
+        self._starts = np.load(folder / "starts.npy", mmap_mode="r")
+        self._columns, self._values = (np.memmap(folder / name, np.int16, "r") for name in ("columns", "values"))
+
+    def __getitem__(self, rows: slice) -> SparseRows:
+        starts = torch.from_numpy(np.array(self._starts[rows.start : rows.stop + 1]))
+        part = slice(int(starts[0]), int(starts[-1]))
+        columns, values = (torch.from_numpy(np.array(array[part])) for array in (self._columns, self._values))
+        return SparseRows(starts - starts[0], columns, values, self.shape[1])
+
+    @staticmethod
+    def write(folder: Path, num_cells: int, num_genes: int, seed: int) -> None:
+        """Draw the counts; the folder is there when it is complete."""
+        partial = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        lengths = [torch.zeros(1, dtype=torch.int64)]
+        with (partial / "columns").open("wb") as columns, (partial / "values").open("wb") as values:
+            chunks = draw_counts(num_cells, num_genes, seed)
+            for length, column, value in tqdm(chunks, "counts", -(-num_cells // CHUNK), unit="0k cells", disable=None):
+                lengths.append(length)
+                columns.write(column.numpy().tobytes())
+                values.write(value.numpy().tobytes())
+        np.save(partial / "starts.npy", torch.cat(lengths).cumsum(0).numpy())
+        (partial / "about.json").write_text(json.dumps({"num_cells": num_cells, "num_genes": num_genes, "seed": seed}))
+        os.replace(partial, folder)
+
+
+def on_device(num_cells: int, num_genes: int, seed: int, device: str) -> SparseRows:
+    """All counts as one sparse matrix."""
+    lengths, columns, values = zip(*draw_counts(num_cells, num_genes, seed, device), strict=True)
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64, device=device), *lengths]).cumsum(0)
+    return SparseRows(starts, torch.cat(columns), torch.cat(values), num_genes)
+
+
+def data(args: argparse.Namespace) -> dict[str, Any]:
+    """Keywords of the programs, for all cells."""
+    if args.folder is None:
+        x: Any = on_device(args.num_cells, args.num_genes, args.seed, args.device)
+    else:
+        folder = args.folder / "counts"
+        if not folder.exists():
+            Files.write(folder, args.num_cells, args.num_genes, args.seed)
+        x = Files(folder)
+        if x.shape != (args.num_cells, args.num_genes):
+            raise SystemExit(f"{folder} holds {x.shape[0]} cells of {x.shape[1]} genes; delete it, or ask for these.")
+    return {"x": x, "covariates": {"batch": batch_of(torch.arange(args.num_cells, device=args.device))}}
+
+
+def memory(device: str) -> str:
+    """The most that was used so far."""
+    text = f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB on the host"
+    if torch.device(device).type == "cuda":
+        text += f", {torch.cuda.max_memory_allocated() / 1e9:.2f} GB on the device"
+    return text
+
+
+def train(args: argparse.Namespace, inputs: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """All epochs, from the checkpoint if asked for; the record of the run."""
+    pyro.clear_param_store()
+    pyro.set_rng_seed(args.seed)
+    space = PoincareBall(args.curvature)
+    vae = CountVAE(space, args.latent_dim, args.num_genes, args.hidden_dim, batches=NUM_BATCHES).to(args.device)
+    svi = FastSVI(vae.model, vae.guide, pyro.optim.Adam({"lr": args.learning_rate}), Trace_ELBO(), compile=args.compile)
+    batches = Minibatches(inputs, args.batch_size, args.seed, drop_last=True, device=args.device)
+    place: dict[str, Any] = {"epoch": 1, "batch": 0, "losses": [], "total": 0.0}
+    path = None if args.folder is None else args.folder / "checkpoint.pt"
+    options = {name: getattr(args, name) for name in OPTIONS}
+    if args.resume and path is not None and path.exists():
+        state = load_checkpoint(path, args.device)
+        if state["options"] != options:
+            raise SystemExit(f"{path} is of a run with other options: {state['options']}.")
+        svi.load_state_dict(state["trainer"])
+        place = state["place"]
+        say(f"goes on at epoch {place['epoch']}, batch {place['batch']}")
+
+    def save() -> None:
+        if path is not None:
+            save_checkpoint({"trainer": svi.state_dict(), "place": place, "options": options}, path)
+
+    begin, steps = time.perf_counter(), 0
+    for epoch in range(place["epoch"], args.epochs + 1):
+        start = time.perf_counter()
+        total: Any = place["total"]
+        first = place["batch"]
+        with tqdm(total=len(batches), initial=first, desc=f"epoch {epoch}", unit="batch", disable=None) as bar:
+            for number, batch in enumerate(batches.epoch(epoch, first), first + 1):
+                total = total + svi.step(**batch).double()
+                steps += 1
+                bar.update()
+                if number % REPORT_EVERY == 0:
+                    bar.set_postfix(loss=f"{float(total) / (number * args.batch_size):.2f}", memory=memory(args.device))
+                if number % args.save_every == 0:
+                    place |= {"epoch": epoch, "batch": number, "total": float(total)}
+                    save()
+        place["losses"].append(float(total) / (len(batches) * args.batch_size))  # waits for the device
+        place |= {"epoch": epoch + 1, "batch": 0, "total": 0.0}
+        save()
+        seconds = time.perf_counter() - start
+        rate = (len(batches) - first) * args.batch_size / seconds
+        say(f"epoch {epoch}: loss {place['losses'][-1]:.3f} per cell, {seconds:.1f} s, {rate:,.0f} cells/s")
+    seconds = time.perf_counter() - begin
+    say(f"{steps} steps in {seconds:.1f} s; {memory(args.device)}")
+    return {"losses": place["losses"], "seconds": seconds, "memory": memory(args.device), "steps": steps}
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    args = parser().parse_args(arguments)
+    if args.resume and args.folder is None:
+        raise SystemExit("--resume needs --folder, where the run was saved.")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+
+    def say(text: str) -> None:
+        tqdm.write(text)
+
+    start = time.perf_counter()
+    inputs = data(args)
+    say(f"{args.num_cells:,} cells of {args.num_genes:,} genes in {time.perf_counter() - start:.1f} s")
+    return train(args, inputs, say)
+
+
+def parser() -> argparse.ArgumentParser:
+    style = argparse.ArgumentDefaultsHelpFormatter
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
+    p.add_argument("--num-cells", type=int, default=1_000_000, help="how many")
+    p.add_argument("--num-genes", type=int, default=2000, help="counts of each cell")
+    p.add_argument("--epochs", type=int, default=10, help="passes over the cells")
+    p.add_argument("--batch-size", type=int, default=1024, help="cells per step")
+    p.add_argument("--hidden-dim", type=int, default=128, help="width of the hidden layers")
+    p.add_argument("--latent-dim", type=int, default=10, help="dimension of the latent space")
+    p.add_argument("--curvature", type=float, default=1.0, help="c of curvature -c")
+    p.add_argument("--learning-rate", type=float, default=1e-3, help="of Adam")
+    p.add_argument("--seed", type=int, default=0, help="of everything random")
+    p.add_argument("--device", default="cpu", help="where to compute")
+    p.add_argument("--compile", action="store_true", help="compile the steps")
+    p.add_argument("--folder", type=Path, default=None, help="read the counts from files in it, and save the run there")
+    p.add_argument("--resume", action="store_true", help="go on from what is saved in --folder")
+    p.add_argument("--save-every", type=int, default=100, help="batches between two checkpoints")
+    p.add_argument("--threads", type=int, default=None, help="CPU threads; torch's choice by default")
+    return p
+
+
+if __name__ == "__main__":
+    main()

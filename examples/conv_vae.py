@@ -1,0 +1,140 @@
+"""Convolutions in a hyperbolic auto-encoder: encoder and decoder are modules of your own.
+
+:class:`pyro_hyperbolic.models.HyperbolicVAE` takes any encoder, decoder and likelihood. Here the images are
+``(1, 28, 28)``, the encoder ends in :class:`pyro_hyperbolic.nn.Encoder` with convolutions as its trunk, and the decoder
+begins with a gyroplane layer, the only part of it that knows the latent space.
+
+    python examples/conv_vae.py
+    python examples/conv_vae.py --curvature 0.7 --num-epochs 40 --device cuda
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import pyro
+import torch
+from mnist_parts.arguments import natural, positive
+from pyro.infer import Trace_ELBO
+from torch import nn
+from tqdm.auto import tqdm
+
+from pyro_hyperbolic import PoincareBall, datasets, infer
+from pyro_hyperbolic.models import HyperbolicVAE, WarmUp
+from pyro_hyperbolic.nn import Encoder, GyroplaneLinear
+
+SHAPE = (1, 28, 28)
+SHOWN = 10  # images with their reconstructions
+
+
+def build_model(args: argparse.Namespace) -> HyperbolicVAE:
+    """The auto-encoder; ``.model`` and ``.guide`` are its Pyro programs."""
+    ball, width = PoincareBall(args.curvature), args.channels
+    trunk = nn.Sequential(
+        nn.Conv2d(1, width, 4, stride=2, padding=1),  # to 14 x 14
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 4, stride=2, padding=1),  # to 7 x 7
+        nn.ReLU(),
+        nn.Flatten(),
+    )
+    decoder = nn.Sequential(
+        GyroplaneLinear(args.latent_dim, 128, ball),
+        nn.ReLU(),
+        nn.Linear(128, 2 * width * 7 * 7),
+        nn.ReLU(),
+        nn.Unflatten(-1, (2 * width, 7, 7)),
+        nn.ConvTranspose2d(2 * width, width, 4, stride=2, padding=1),  # to 14 x 14
+        nn.ReLU(),
+        nn.ConvTranspose2d(width, 1, 4, stride=2, padding=1),  # to 28 x 28
+    )
+    encoder = Encoder(SHAPE, 2 * width * 7 * 7, args.latent_dim, scale_dim=1, trunk=trunk)
+    return HyperbolicVAE(
+        ball,
+        args.latent_dim,
+        SHAPE,
+        encoder=encoder,
+        decoder=decoder,
+        beta=WarmUp(args.warm_up) if args.warm_up else None,
+    )
+
+
+def train(vae: HyperbolicVAE, images: torch.Tensor, args: argparse.Namespace) -> list[float]:
+    """Mean losses of the epochs."""
+    svi = infer.FastSVI(vae.model, vae.guide, pyro.optim.Adam({"lr": args.learning_rate}), Trace_ELBO())
+    batches = infer.Minibatches(images, args.batch_size, args.seed, drop_last=True)
+    history = []
+    for epoch in range(1, args.num_epochs + 1):
+        losses = []
+        for batch in tqdm(batches.epoch(epoch), f"epoch {epoch}", len(batches), leave=False, disable=None):
+            if args.warm_up:
+                vae.warm_up(svi.steps)
+            losses.append(svi.step(batch) / len(batch))
+        history.append(torch.stack(losses).mean().item())
+        print(f"epoch {epoch}/{args.num_epochs}: loss {history[-1]:.2f}", flush=True)
+    return history
+
+
+def draw(vae: HyperbolicVAE, test: datasets.Digits, images: torch.Tensor, folder: Path) -> None:
+    """The latent space, and images above their reconstructions."""
+    import matplotlib.pyplot as plt
+
+    from pyro_hyperbolic import plotting
+
+    figure, ax = plt.subplots(figsize=(6.5, 5.6), layout="constrained")
+    plotting.latent_space(vae, images, labels=test.labels, ax=ax)
+    plotting.save(figure, folder / "latent.png")
+    figure, ax = plt.subplots(figsize=(SHOWN, 2), layout="constrained")
+    plotting.images(torch.cat([images[:SHOWN], vae.reconstruct(images[:SHOWN])]), columns=SHOWN, ax=ax)
+    plotting.save(figure, folder / "reconstructions.png")
+    plt.close("all")
+
+
+def main(args: argparse.Namespace) -> dict[str, Any]:
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    start = time.perf_counter()
+    train_set, test = (datasets.mnist(args.data_dir, train=part) for part in (True, False))
+    images, held_out = (part.images.unsqueeze(1).to(args.device) for part in (train_set, test))
+    pyro.clear_param_store()
+    pyro.set_rng_seed(args.seed)
+    vae = build_model(args).to(args.device)
+    result: dict[str, Any] = {"train_loss": train(vae, images, args)}
+    estimates, errors = infer.log_marginal_likelihood(
+        vae.model, vae.guide, held_out, num_samples=args.iwae_samples, standard_error=True, progress=True
+    )
+    result["negative_iwae"] = -estimates.mean().item()
+    result["negative_iwae_error"] = errors.square().mean().sqrt().item() / len(errors) ** 0.5
+    result["seconds"] = time.perf_counter() - start
+    print(f"test: {result['negative_iwae']:.2f} nats ({args.iwae_samples} samples), {result['seconds']:.0f} s")
+    args.output_dir.mkdir(parents=True, exist_ok=True)
+    options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
+    infer.save_json({"options": options, "data": train_set.source, **result}, args.output_dir / "metrics.json")
+    draw(vae, test, held_out, args.output_dir)
+    print(f"results in {args.output_dir}")
+    return result
+
+
+def parser() -> argparse.ArgumentParser:
+    style = argparse.ArgumentDefaultsHelpFormatter
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
+    p.add_argument("--latent-dim", type=positive(int), default=2, help="dimension of the ball")
+    p.add_argument("--curvature", type=positive(float), default=1.4, help="c of curvature -c")
+    p.add_argument("--channels", type=positive(int), default=8, help="of the first convolution; the second has twice")
+    p.add_argument("--num-epochs", type=positive(int), default=10, help="passes over the training data")
+    p.add_argument("--warm-up", type=natural, default=200, help="steps until the divergence has its full weight")
+    p.add_argument("--batch-size", type=positive(int), default=128, help="images per step")
+    p.add_argument("--learning-rate", type=positive(float), default=2e-3, help="of Adam")
+    p.add_argument("--iwae-samples", type=positive(int), default=50, help="of the final estimate")
+    p.add_argument("--seed", type=natural, default=0, help="of everything random")
+    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to compute")
+    p.add_argument("--data-dir", type=Path, default=None, help="folder of the MNIST files; see docs/data")
+    p.add_argument("--output-dir", type=Path, default=Path("outputs") / "conv_vae", help="of the results")
+    p.add_argument("--threads", type=positive(int), default=None, help="CPU threads; torch's choice by default")
+    return p
+
+
+if __name__ == "__main__":
+    main(parser().parse_args())

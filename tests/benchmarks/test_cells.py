@@ -1,0 +1,69 @@
+"""The benchmark of a million cells, at a tiny size: from memory, from files, and killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import cells
+from pyro_hyperbolic.infer import FastSVI
+
+TINY = ["--num-cells", "300", "--num-genes", "20", "--batch-size", "32", "--hidden-dim", "8", "--epochs", "3"]
+TINY += ["--save-every", "4"]
+
+
+def test_counts_on_the_device(capsys: pytest.CaptureFixture[str]) -> None:
+    result = cells.main(TINY)
+    assert result["losses"][-1] < result["losses"][0] - 0.5
+    assert result["steps"] == 3 * (300 // 32)
+    out = capsys.readouterr().out
+    assert "300 cells of 20 genes" in out
+    assert "GB on the host" in out
+
+
+def test_files_hold_the_same_counts(tmp_path: Path) -> None:
+    cells.Files.write(tmp_path / "counts", 50, 20, seed=1)
+    rows = torch.arange(50)
+    expected = cells.on_device(50, 20, 1, "cpu").take(rows)
+    files = cells.Files(tmp_path / "counts")
+    assert torch.equal(files[0:50].take(rows), expected)
+    assert torch.equal(files[13:20].take(torch.arange(7)), expected[13:20])
+    assert (expected.sum(-1) > 0).all()
+    assert 0.02 < (expected > 0).float().mean() < 0.5
+
+
+@pytest.mark.parametrize("killed_at", [3, 13])
+def test_killed_and_resumed_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int) -> None:
+    whole = cells.main([*TINY, "--folder", str(tmp_path / "whole")])
+    step = FastSVI.step
+
+    def dying(svi: FastSVI, *args: Any, **kwargs: Any) -> Any:
+        if svi.steps == killed_at:
+            raise KeyboardInterrupt
+        return step(svi, *args, **kwargs)
+
+    command = [*TINY, "--folder", str(tmp_path / "killed")]
+    monkeypatch.setattr(FastSVI, "step", dying)
+    with pytest.raises(KeyboardInterrupt):
+        cells.main(command)
+    monkeypatch.setattr(FastSVI, "step", step)
+    resumed = cells.main([*command, "--resume"])
+    assert resumed["losses"] == whole["losses"]
+    assert resumed["steps"] == 27 - killed_at // 9 * 9 - killed_at % 9 // 4 * 4
+    ends = [torch.load(tmp_path / name / "checkpoint.pt")["state"] for name in ("whole", "killed")]
+    for name, value in ends[0]["trainer"]["parameters"].items():
+        assert torch.equal(value, ends[1]["trainer"]["parameters"][name])
+
+
+def test_errors(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--resume needs --folder"):
+        cells.main([*TINY, "--resume"])
+    folder = ["--folder", str(tmp_path)]
+    cells.main([*TINY, *folder, "--epochs", "1"])
+    with pytest.raises(SystemExit, match="holds 300 cells of 20 genes"):
+        cells.main([*TINY, *folder, "--num-genes", "21"])
+    with pytest.raises(SystemExit, match="is of a run with other options"):
+        cells.main([*TINY, *folder, "--hidden-dim", "9", "--resume"])
