@@ -7,7 +7,7 @@
     python examples/link_prediction.py --latent-dim 2 --seeds 1 --output-dir outputs/karate
     python docs/live/make.py karate outputs/karate
 
-The files hold the data of a page, without its script: the pages are made with the script of the day (docs/live/pages.py).
+The files hold the data of a page without its script; docs/live/pages.py makes the pages, with the script of the day.
 """
 
 from __future__ import annotations
