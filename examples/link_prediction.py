@@ -130,7 +130,7 @@ def draw(graph: datasets.Graph, runs: list[dict[str, Any]], args: argparse.Names
             ball = PoincareBall(args.curvature if name == "hyperbolic" else 0.0)
             plotting.embedding(z, ball, edges=split.train, ax=ax, s=10)
             first, second = split.test.T
-            style = {"color": "#bd1f01", "linewidth": 1.0, "linestyle": (0, (3, 2))}
+            style: Any = {"color": "#bd1f01", "linewidth": 1.0, "linestyle": (0, (3, 2))}
             plotting.geodesic(z[first], z[second], ball, ax, label="held-out edges", **style)
             ax.set_title(name, fontsize="medium")
             ax.set_box_aspect(1)

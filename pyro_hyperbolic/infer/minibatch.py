@@ -117,7 +117,7 @@ class Minibatches:
     @property
     def is_fixed(self) -> bool:
         """Whether taking a batch is a matter of the device alone, which a captured graph can hold."""
-        return all(isinstance(rows, DenseRows) for rows in self._rows.values())
+        return not self._streams
 
     def _order(self, seed: int, start: int) -> list[Tensor]:
         """The rows of every batch, ``(batch,)`` or ``(members, batch)`` each."""

@@ -13,6 +13,7 @@ from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.plotting import canvas
 from pyro_hyperbolic.plotting.labels import MARKERS, Classes, Labels, classify
 from pyro_hyperbolic.plotting.lines import geodesic
+from pyro_hyperbolic.plotting.surfaces import Center
 
 
 def embedding(
@@ -23,6 +24,8 @@ def embedding(
     ax: Axes | None = None,
     legend: bool = True,
     classes: bool | None = None,
+    view: str | None = None,
+    center: Center | None = None,
     **style: Any,
 ) -> Axes:
     """Scatter points, coloured by label, with the edges of a graph as geodesics below them.
@@ -38,6 +41,9 @@ def embedding(
         ax: axes to draw on; a new disc by default.
         legend: whether to draw the legend or the colour bar.
         classes: whether labels are classes, if the rule above is not to decide.
+        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
+        center: the point in the middle, the index of one of the points (such as a root), or ``"mean"`` for their
+            Fréchet mean; as of :func:`~pyro_hyperbolic.plotting.disc` by default.
         **style: as of :meth:`matplotlib.axes.Axes.scatter` (``s``, ``marker``, ``cmap``, ...).
 
     Returns:
@@ -55,10 +61,11 @@ def embedding(
     x = canvas.points("points", points, ball)
     if x.dim() != 2:
         raise ValueError(f"points must have shape (N, 2), got {tuple(x.shape)}; flatten the leading dimensions first.")
-    ax = canvas.disc(ball, ax)
+    ax, lens = canvas.prepared(ball, ax, view, center, x)
     if edges is not None:
         first, second = check_edges(edges, len(x)).T
         geodesic(x[first], x[second], ball, ax, color="0.65", linewidth=0.8, zorder=1.5)
+    x = lens(x)
     size = min(max(3000 / max(len(x), 1), 4), 24)
     style = canvas.styled(
         PathCollection, {"s": size, "linewidth": 0.0 if _filled(style) else 1.0, "zorder": 3.0}, style
