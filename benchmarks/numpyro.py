@@ -1,0 +1,211 @@
+"""Beside NumPyro, on the same machine and in one run: ``python -m benchmarks.numpyro --device cuda --json rival.json``.
+
+The auto-encoder of :mod:`benchmarks.gpu` and the same in NumPyro (:mod:`benchmarks.numpyro_vae`), data on the device,
+batches of 128, Adam. Ours is ``FastSVI.run`` or ``EnsembleSVI.run`` over epochs of ``Minibatches``, compiled; theirs a
+jitted scan. Each row alternates the two, and keeps the median of the repeats. It needs the extra ``numpyro``. Results
+are written after every row, and ``--resume`` goes on after the last one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyro
+import torch
+from pyro.infer import Trace_ELBO
+
+from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, Minibatches, log_marginal_likelihood, save_json
+from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+BATCH, REPEATS = 128, 7
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parser().parse_args(arguments)
+    os.environ["JAX_PLATFORMS"] = "cuda" if args.device == "cuda" else "cpu"
+    torch.set_float32_matmul_precision("high")
+    result: dict[str, Any] = {"device": _device(args.device), "versions": _versions(), "rows": {}}
+    if args.resume and args.json is not None and args.json.exists():
+        result = json.loads(args.json.read_text())
+    for name, measure in rows(args).items():
+        if name in result["rows"]:
+            continue
+        result["rows"][name] = measure()
+        print(_line(name, result["rows"][name]), flush=True)
+        if args.json is not None:
+            save_json(result, args.json)
+
+
+def rows(args: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
+    table: dict[str, Callable[[], dict[str, Any]]] = {
+        "one model, one call per step": lambda: single_steps(args),
+        "one model, many steps per call": lambda: many_steps(args, None),
+    }
+    for members in args.members:
+        table[f"{members} members, per member"] = lambda members=members: many_steps(args, members)
+    if args.evaluation:
+        table[f"IWAE-{args.samples} of {args.test} images"] = lambda: evaluation(args)
+    return table
+
+
+def _images(args: argparse.Namespace, count: int) -> torch.Tensor:
+    return torch.rand(count, 28, 28, generator=torch.Generator().manual_seed(0)).to(args.device)
+
+
+def _rival(args: argparse.Namespace, images: torch.Tensor) -> Any:
+    import jax.numpy as jnp
+
+    from benchmarks.numpyro_vae import Rival
+
+    return Rival(jnp.asarray(images.flatten(1).cpu().numpy()), BATCH, args.dim, args.hidden)
+
+
+def _vae(args: argparse.Namespace, kind: str, seed: int = 0) -> Any:
+    pyro.set_rng_seed(seed)
+    if kind == "euclidean":
+        return EuclideanVAE(args.dim, (28, 28), hidden_dim=args.hidden).to(args.device)
+    return HyperbolicVAE(PoincareBall(0.2), args.dim, (28, 28), hidden_dim=args.hidden).to(args.device)
+
+
+def _adam() -> Any:
+    return pyro.optim.Adam({"lr": 5e-4})
+
+
+def _ours(args: argparse.Namespace, kind: str, members: int | None) -> tuple[Any, Minibatches]:
+    pyro.clear_param_store()
+    images = _images(args, args.train)
+    if members is None:
+        vae = _vae(args, kind)
+        svi: Any = FastSVI(vae.model, vae.guide, _adam(), Trace_ELBO(), compile=True)
+    else:
+        vaes = [_vae(args, kind, seed) for seed in range(members)]
+        svi = EnsembleSVI([(v.model, v.guide) for v in vaes], _adam(), Trace_ELBO(), compile=True)
+    return svi, Minibatches(images, BATCH, members=members, drop_last=True)
+
+
+def many_steps(args: argparse.Namespace, members: int | None) -> dict[str, Any]:
+    """Epochs of ours, and a scan of as many steps of theirs; microseconds per step and member."""
+    from jax import random
+
+    steps = args.train // BATCH
+    share = steps * (members or 1)
+    runs: dict[str, Callable[[int], Any]] = {}
+    for kind in ("wrapped", "euclidean"):
+        svi, batches = _ours(args, kind, members)
+
+        def ours(number: int, svi: Any = svi, batches: Minibatches = batches) -> None:
+            svi.run(batches.epoch(number))[-1].max().item()
+
+        runs[kind] = ours
+    rival = _rival(args, _images(args, args.train))
+    state, scan = rival.start(members), rival.scan(members)
+
+    def theirs(number: int) -> None:
+        keys = random.split(random.PRNGKey(number), steps)
+        scan(state, keys)[1].block_until_ready()
+
+    return _alternate(runs | {"numpyro": theirs}, share)
+
+
+def single_steps(args: argparse.Namespace, steps: int = 200) -> dict[str, Any]:
+    """One call per step, of ours (``step``) and theirs (a jitted update)."""
+    import jax
+    from jax import random
+
+    svi, batches = _ours(args, "wrapped", None)
+    batch = next(batches.epoch(0))
+    rival = _rival(args, _images(args, args.train))
+    begin, update = rival.start(None), jax.jit(rival.step)
+    steps = min(steps, 5 * args.train // BATCH)
+
+    def ours(number: int) -> None:
+        for _ in range(steps):
+            loss = svi.step(batch)
+        loss.item()
+
+    def theirs(number: int) -> None:
+        state = begin
+        for key in random.split(random.PRNGKey(number), steps):
+            state, loss = update(state, key)
+        loss.block_until_ready()
+
+    return _alternate({"wrapped": ours, "numpyro": theirs}, steps)
+
+
+def evaluation(args: argparse.Namespace) -> dict[str, Any]:
+    """IWAE estimates of all test images; seconds."""
+    from jax import random
+
+    vae, images = _vae(args, "wrapped"), _images(args, args.test)
+    rival = _rival(args, images)
+    params = rival.svi.get_params(rival.start(None))
+    width = max(w for w in range(1, 101) if args.test % w == 0)
+    theirs = rival.iwae(params, args.samples, width)
+
+    def ours(number: int) -> None:
+        log_marginal_likelihood(
+            vae.model, vae.guide, images, num_samples=args.samples, chunk=1 << 19, compile=args.device == "cuda"
+        ).sum().item()
+
+    def other(number: int) -> None:
+        theirs(rival.images, random.PRNGKey(number)).block_until_ready()
+
+    return _alternate({"wrapped": ours, "numpyro": other}, 1, repeats=3)
+
+
+def _alternate(runs: dict[str, Callable[[int], Any]], share: int, repeats: int = REPEATS) -> dict[str, Any]:
+    """Medians of the repeats, in microseconds; the first two runs of each compile, and are left out."""
+    for run in runs.values():
+        run(0)
+        run(1)
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(2, 2 + repeats):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run(number)
+            times[name].append((time.perf_counter() - start) / share * 1e6)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _line(name: str, row: dict[str, float]) -> str:
+    text = ", ".join(f"{who} {value:,.2f} us" for who, value in row.items())
+    return f"{name}: {text}; ours / NumPyro {row['wrapped'] / row['numpyro']:.3f}"
+
+
+def _device(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} thread(s)"
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("torch", "pyro-ppl", "jax", "numpyro")}
+
+
+def parser() -> argparse.ArgumentParser:
+    style = argparse.ArgumentDefaultsHelpFormatter
+    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where to compute")
+    p.add_argument("--members", type=int, nargs="*", default=[16, 90], help="sizes of ensembles")
+    p.add_argument("--train", type=int, default=60_000, help="training images; an epoch is one call")
+    p.add_argument("--test", type=int, default=10_000, help="images of the evaluation")
+    p.add_argument("--samples", type=int, default=5000, help="of the evaluation, per image")
+    p.add_argument("--evaluation", action=argparse.BooleanOptionalAction, default=True, help="measure the evaluation")
+    p.add_argument("--dim", type=int, default=10, help="dimension of the latent space")
+    p.add_argument("--hidden", type=int, default=600, help="width of the hidden layers")
+    p.add_argument("--json", type=Path, default=None, help="where to write the results")
+    p.add_argument("--resume", action="store_true", help="go on with what --json holds")
+    return p
+
+
+if __name__ == "__main__":
+    main()
