@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -274,6 +274,16 @@ BROADCASTS: list[tuple[Shape, Shape, Shape]] = [
     ((2, 3), (3,), (2, 3)),
     ((3,), (2, 1), (2, 3)),
 ]
+
+
+def with_shapes(cases: Sequence[Any]) -> list[tuple[Any, Shape, Shape, Shape]]:
+    """Rows with all shapes for the first of each distribution and kind of scale, and with two for the others."""
+    rows, seen = [], set()
+    for case in cases:
+        kind = type(case), getattr(case, "law", None), getattr(case, "kind", None)
+        rows += [(case, *shapes) for shapes in (BROADCASTS[::5] if kind in seen else BROADCASTS)]
+        seen.add(kind)
+    return rows
 
 
 def tensors(params: dict[str, Any]) -> dict[str, Tensor]:

@@ -102,18 +102,13 @@ def test_manifold_may_not_be_left_out(law):
 
 
 @pytest.mark.parametrize("case", NORMALS, ids=str)
-@pytest.mark.parametrize("bad", ["nan", "too many coordinates", "other batch", "no tensor"])
-def test_value_of_log_prob(case, bad):
+def test_value_of_log_prob(case):
     law = case.make((3,))
     value = law.sample()
-    value = {
-        "nan": value * math.nan,
-        "too many coordinates": torch.cat([value, value], -1),
-        "other batch": torch.cat([value, value], 0),
-        "no tensor": 0.0,
-    }[bad]
-    with pytest.raises(ValueError, match=r"[Vv]alue"):
-        law.log_prob(value)
+    too_many, other_batch = torch.cat([value, value], -1), torch.cat([value, value], 0)
+    for bad in (value * math.nan, too_many, other_batch, 0.0):
+        with pytest.raises(ValueError, match=r"[Vv]alue"):
+            law.log_prob(bad)
 
 
 @pytest.mark.parametrize("law", BOTH)

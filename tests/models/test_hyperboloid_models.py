@@ -84,6 +84,7 @@ OPTIONS = [
     for decoder in DECODERS
     for prior in LAWS
     for posterior in LAWS
+    if prior == posterior or decoder == "gyroplane"
 ] + [
     pytest.param({"posterior_scale": "diagonal", "likelihood": "normal"}, id="diagonal-normal"),
     pytest.param({"learn_prior_scale": True, "prior": "riemannian"}, id="learned-prior-scale"),
@@ -174,7 +175,7 @@ def clusters(count):
     return (centre + torch.randn(count, 12, generator=noise)).sigmoid()
 
 
-@every_cell
+@pytest.mark.parametrize(("dim", "c"), [CELLS[0], *(pytest.param(*cell, marks=pytest.mark.slow) for cell in CELLS[1:])])
 def test_hyperboloid_trains_where_the_ball_fails(dim, c):
     vae = small_vae(Lorentz, dim, c, torch.float64)
     x = clusters(32)
