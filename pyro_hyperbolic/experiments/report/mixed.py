@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from pyro_hyperbolic.experiments.mixed import AUTOENCODERS, FLAT, SpaceCell, autoencoder_cells, control
-from pyro_hyperbolic.experiments.report.mixed_links import Links, mean_difference
+from pyro_hyperbolic.experiments.report.mixed_links import Links, differences
 from pyro_hyperbolic.experiments.report.results import Results, number, table
 from pyro_hyperbolic.experiments.report.table4 import TITLES
 from pyro_hyperbolic.experiments.statistics import mean_interval
@@ -68,12 +68,18 @@ def _gains(results: Results, task: str) -> str:
 
 
 def _gain(results: Results, cell: SpaceCell) -> tuple[float, float | None] | None:
-    """How much less the loss is than that of the control: of runs on the same data where there are such."""
+    """How much less the loss is than that of the control: of runs on the same data where there are such.
+
+    Of a cell whose runs are not all finite there is none.
+    """
     base = control(cell.task)
-    if cell.task == PAIRED:
-        return mean_difference(results.values(base, METRIC), results.values(cell, METRIC))
     one, other = results.shown(base, METRIC), results.shown(cell, METRIC)
-    return None if one is None or other is None else (one[0] - other[0], math.hypot(one[1], other[1]))
+    if one is None or other is None:
+        return None
+    if cell.task == PAIRED:
+        gains = differences(results.values(base, METRIC), results.values(cell, METRIC))
+        return mean_interval(list(gains.values())) if gains else None
+    return one[0] - other[0], math.hypot(one[1], other[1])
 
 
 def _curvatures(results: Results) -> str:
