@@ -1,7 +1,7 @@
 """Imports point one way.
 
 experiments -> infer, plotting, datasets -> models -> nn -> distributions -> geometry -> ops
-analysis -> distributions
+plotting -> analysis -> distributions
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "nn": {"distributions", "geometry", "ops"},
     "models": BELOW_MODELS,
     "infer": {"models"} | BELOW_MODELS,
-    "plotting": {"models"} | BELOW_MODELS,
+    "plotting": {"models", "analysis"} | BELOW_MODELS,
     "datasets": {"models"} | BELOW_MODELS,
     "experiments": {"infer", "plotting", "datasets", "models", "analysis"} | BELOW_MODELS,
     # The package's own __init__ and files beside it.

@@ -129,9 +129,7 @@ class MnistExperiment(Experiment):
             member.init_output_bias(train)
             members.append(member)
         batches = Minibatches(train, self.batch_size, seed=jobs[0].number, members=len(jobs), drop_last=True)
-        svi = session.train(
-            jobs, members, lambda number: ((x,) for x in batches.epoch(number)), self.epochs, self.learning_rate
-        )
+        svi = session.train(jobs, members, batches.epoch, self.epochs, self.learning_rate)
         metrics = session.negative_iwae(svi, test, self.iwae_samples, shared=True)
         for job, member, values in zip(jobs, members, metrics, strict=True):
             values |= self.extras(job.cell, member)

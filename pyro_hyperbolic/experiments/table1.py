@@ -94,9 +94,7 @@ class Table1(Experiment):
             return torch.stack([getattr(data[job.seed], name) for job in jobs]).to(session.device)
 
         batches = Minibatches(stacked("train"), self.batch_size, seed=jobs[0].number, members=len(jobs), own_data=True)
-        svi = session.train(
-            jobs, members, lambda number: ((x,) for x in batches.epoch(number)), self.epochs, self.learning_rate
-        )
+        svi = session.train(jobs, members, batches.epoch, self.epochs, self.learning_rate)
         metrics = session.negative_iwae(svi, stacked("test"), self.iwae_samples, shared=False)
         for job, member, values in zip(jobs, members, metrics, strict=True):
             values |= self.extras(job.cell, member)

@@ -27,6 +27,8 @@ Functions without it are rational in ``c``. :func:`geodesic` is the ball's alone
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -49,9 +51,25 @@ from pyro_hyperbolic.ops.tolerances import border_margin
 Curvature = float | Tensor
 
 
+_watchers: list[Callable[[Tensor, Curvature, Tensor], None]] = []
+
+
+def watch_gaps(watcher: Callable[[Tensor, Curvature, Tensor], None]) -> None:
+    """Have ``watcher`` called with the arguments and the result of every :func:`gap` that is not compiled."""
+    _watchers.append(watcher)
+
+
 def gap(x: Tensor, c: Curvature) -> Tensor:
     """:math:`1 - c|x|^2`, last dimension kept: positive inside, ``nan`` on the border and outside."""
     check_precision(x)
+    out = _gap(x, c)
+    if not torch.compiler.is_compiling():
+        for watcher in _watchers:
+            watcher(x, c, out)
+    return out
+
+
+def _gap(x: Tensor, c: Curvature) -> Tensor:
     return torch.threshold(1 - c * squared_norm(x), 0.0, torch.nan)
 
 
@@ -269,7 +287,8 @@ def per_point(c: Curvature) -> Curvature:
 
 
 def contains(x: Tensor, c: Curvature) -> Tensor:
-    return (gap(x, c) > 0).squeeze(-1)
+    check_precision(x)
+    return (_gap(x, c) > 0).squeeze(-1)
 
 
 def log_volume_element(x: Tensor, c: Curvature) -> Tensor:

@@ -12,13 +12,15 @@ from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 from torch import Tensor
 
-from pyro_hyperbolic.infer.arguments import signature, split_tensors, step_on
+from pyro_hyperbolic.infer.arguments import as_arguments, signature, split_tensors, step_on
 from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.infer.compiled import compile_function, explained
 from pyro_hyperbolic.infer.functional import Found, Parameters, Program, unknown_parameter
 from pyro_hyperbolic.infer.graphs import CapturedStep
+from pyro_hyperbolic.infer.minibatch import Epoch
 from pyro_hyperbolic.infer.modes import ConstantsOnDevice, DecompositionsOnDevice, Unvalidated
 from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
+from pyro_hyperbolic.infer.run import run_steps
 from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
 from pyro_hyperbolic.infer.watch import NaNWatch
 
@@ -108,14 +110,19 @@ class FastSVI:
         self._watch.see(loss.unsqueeze(0), self.steps)
         return loss
 
-    def run(self, batches: Iterable[Any]) -> Tensor:
+    def run(self, batches: Iterable[Any], *, progress: bool = False) -> Tensor:
         """A step for each of the batches; the losses as one tensor.
+
+        Captured steps with the batches of an epoch of :class:`Minibatches` are taken many at a time, in a graph that
+        draws the batches too. Those of any other iterable are drawn while the device is at work on the last one. An
+        interrupt loses no more than the steps of one graph; what was trained before stays.
 
         :param batches: arguments of :meth:`step`: a tuple holds several, a dictionary keywords. For example an epoch of
             :class:`Minibatches`, or a ``DataLoader``.
+        :param progress: show a progress bar.
         """
-        losses = [step_on(self.step, batch) for batch in batches]
-        return torch.stack(losses) if losses else torch.empty(0)
+        losses = run_steps(batches, lambda batch: step_on(self.step, batch), self._block, progress)
+        return torch.cat(losses) if losses else torch.empty(0)
 
     def loss_and_grads(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> Tensor:
         """The loss as a 0-dim tensor; its gradients are added to those of the parameters. There is no step."""
@@ -168,9 +175,7 @@ class FastSVI:
         if self._optimiser is None:
             return self._ordinary_step(args, kwargs, validated=True)
         assert self._parameters is not None
-        if self.steps and self.steps % self.validate_every == 0:
-            with aside(), self._parameters.kept_buffers():
-                self.loss(self.model, self.guide, *args, **kwargs)
+        self._validate(1, args, kwargs)
         self._take_over_changes()
         if not (self._optimiser.captured or self.compile):
             return self._ordinary_step(args, kwargs)
@@ -180,10 +185,41 @@ class FastSVI:
             return self._ordinary_step(args, kwargs)
         if not self._optimiser.captured:
             return self._fast_step(*args, **kwargs)
+        return self._replay(key, self._fast_step, args, kwargs)
+
+    def _block(self, epoch: Epoch, rows: Tensor) -> Tensor | None:
+        """The steps with some batches, given by their rows, in one graph; ``None`` before a step of the kind."""
+        if self._optimiser is None or not self._optimiser.captured:
+            return None
+        assert self._parameters is not None
+        assert self._watch is not None
+        args, kwargs = as_arguments(epoch.source.take(rows[0]))
+        self._take_over_changes()
+        key = self._key(args, kwargs)
+        if key not in self._begun or not self._parameters.are_current():
+            return None
+        self._validate(len(rows), args, kwargs)
+
+        def steps(rows: Tensor) -> Tensor:
+            return torch.stack([step_on(self._fast_step, epoch.source.take(index)) for index in rows])
+
+        losses = self._replay((epoch.source, len(rows), key), steps, (rows,), {}, warm_up=1)
+        self.steps += len(rows)
+        self._watch.see(losses, self.steps)
+        return losses
+
+    def _replay(self, key: Any, step: Callable[..., Tensor], args: Any, kwargs: Any, **options: Any) -> Tensor:
         if key not in self._captured:
             with explained("captured in a CUDA graph", "use capture=False"):
-                self._captured[key] = CapturedStep(self._fast_step, args, kwargs, *self._graph_parts())
+                self._captured[key] = CapturedStep(step, args, kwargs, *self._graph_parts(), **options)
         return self._captured[key].replay(args, kwargs)
+
+    def _validate(self, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Evaluate the loss with validation, aside, where it is due in one of the next steps."""
+        assert self._parameters is not None
+        if self.steps and -self.steps % self.validate_every < count:
+            with aside(), self._parameters.kept_buffers():
+                self.loss(self.model, self.guide, *args, **kwargs)
 
     def _take_over_changes(self) -> None:
         """What has happened to the optimiser since the last step."""

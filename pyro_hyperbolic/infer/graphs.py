@@ -10,8 +10,6 @@ from torch import Tensor
 
 from pyro_hyperbolic.infer.arguments import split_tensors
 
-_WARM_UP = 3
-
 
 class CapturedStep:
     """A step captured once and replayed with other data of the same shapes.
@@ -23,6 +21,7 @@ class CapturedStep:
     :param args: its arguments; tensors among them are copied into the graph's own memory at each replay.
     :param state: the tensors that the step changes in place.
     :param finish: called after the capture; what it returns is kept as long as the graph.
+    :param warm_up: how many times the step is run before.
     """
 
     def __init__(
@@ -32,6 +31,7 @@ class CapturedStep:
         kwargs: dict[str, Any],
         state: list[Tensor],
         finish: Callable[[], Any] = list,
+        warm_up: int = 3,
     ) -> None:
         given, rebuild = split_tensors(args, kwargs)
         self._inputs = [t.clone() for t in given]
@@ -41,7 +41,7 @@ class CapturedStep:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP):
+            for _ in range(warm_up):
                 step(*own_args, **own_kwargs)
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()

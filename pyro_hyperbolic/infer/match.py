@@ -13,7 +13,7 @@ from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.base import base_law
 from pyro_hyperbolic.distributions.constraints import OnManifold
-from pyro_hyperbolic.distributions.homes import is_home, moved
+from pyro_hyperbolic.distributions.homes import complaint
 from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.ops.checks import inspectable
 
@@ -74,8 +74,8 @@ def check_sites(model_trace: Any, guide_trace: Any) -> None:
 
 def _check_home(name: str, ours: Any, value: Any) -> None:
     here = manifold_of(ours)
-    if here is not None and not is_home(value, here.manifold, validate=True):
-        raise ValueError(f"site {name!r}: {moved(value, here.manifold)}")
+    if here is not None and (stray := complaint(value, here.manifold, validate=True)):
+        raise ValueError(f"site {name!r}: {stray}")
 
 
 def _check_supports(name: str, ours: Any, theirs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Drawings of the Poincaré disc, with matplotlib.
+"""Drawings of the Poincaré disc with matplotlib, and a page on which its points can be moved.
 
 ==========================  ================================================================
 :func:`disc`                the border of the disc, equal aspect, no ticks
@@ -9,6 +9,7 @@
 :func:`density`             the density of a law on the disc
 :func:`heatmap`             any function on the disc
 :func:`embedding`           points with labels and edges
+:func:`explore`             a page on which points can be dragged, searched and looked at
 :func:`images`              a grid of grey images
 :func:`latent_space`        where an auto-encoder puts data
 :func:`save`                write a figure so that no reader meets half a file
@@ -24,6 +25,7 @@ from __future__ import annotations
 from pyro_hyperbolic.plotting.arrows import exponential_map, tangent
 from pyro_hyperbolic.plotting.autoencoder import latent_space
 from pyro_hyperbolic.plotting.canvas import disc
+from pyro_hyperbolic.plotting.explorer import Explorer, explore
 from pyro_hyperbolic.plotting.files import save
 from pyro_hyperbolic.plotting.heatmaps import density, heatmap
 from pyro_hyperbolic.plotting.lines import geodesic, gyroplane
@@ -31,9 +33,11 @@ from pyro_hyperbolic.plotting.pictures import images
 from pyro_hyperbolic.plotting.scatters import embedding
 
 __all__ = [
+    "Explorer",
     "density",
     "disc",
     "embedding",
+    "explore",
     "exponential_map",
     "geodesic",
     "gyroplane",
