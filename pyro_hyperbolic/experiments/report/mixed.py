@@ -107,7 +107,8 @@ def _ordered(space: str, values: Sequence[float]) -> list[float]:
 
 def _draw(results: Results, figure: Any) -> None:
     """Gains over the control, on the same data where there are such."""
-    for ax, (task, title) in zip(figure.subplots(1, 2), TASKS.items(), strict=True):
+    tasks = [task for task in TASKS if any(results.runs[cell] for cell in autoencoder_cells(task))] or list(TASKS)
+    for ax, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
         for x, space in enumerate((FLAT, *AUTOENCODERS)):
             fixed, learned = _of_space(task, space)
             _point(ax, x if learned is None else x - 0.12, _gain(results, fixed), FIXED, "fixed curvature")
@@ -116,7 +117,7 @@ def _draw(results: Results, figure: Any) -> None:
         ax.axhline(0.0, color=GREY, linewidth=1.0, linestyle=(0, (6, 2)), label=f"control, {control('').row}")
         ax.set_xticks(range(1 + len(AUTOENCODERS)), [FLAT, *AUTOENCODERS])
         ax.set_xlim(-0.5, len(AUTOENCODERS) + 0.5)
-        ax.set_title(title, fontsize="medium")
+        ax.set_title(TASKS[task], fontsize="medium")
         ax.set_ylabel("gain over the control (nats)")
         ax.spines[["top", "right"]].set_visible(False)
     found = [pair for ax in figure.axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
