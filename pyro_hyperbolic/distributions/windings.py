@@ -145,6 +145,6 @@ def check_widths(manifold: Manifold, leaves: Sequence[Leaf], widths: Sequence[Te
             if not bool((share <= WIDEST).all()):
                 raise ValueError(
                     f"WrappedNormal on {manifold!r}: scale must be at most {WIDEST:g} radii of a sphere, got"
-                    f" {share.max().item():.4g}; such a distribution is nearly uniform, use RiemannianNormal or"
-                    " HypersphericalUniform."
+                    f" {share.max().item():.4g}; reduce scale, or use RiemannianNormal, which tends to the uniform"
+                    " distribution (this one, in two dimensions and more, to loc and its antipode)."
                 )

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from pyro_hyperbolic.experiments.mixed import AUTOENCODERS, FLAT, SpaceCell, autoencoder_cells, control
-from pyro_hyperbolic.experiments.report.mixed_links import Links, mean_difference
+from pyro_hyperbolic.experiments.report.mixed_links import Links, differences
 from pyro_hyperbolic.experiments.report.results import Results, number, table
 from pyro_hyperbolic.experiments.report.table4 import TITLES
 from pyro_hyperbolic.experiments.statistics import mean_interval
@@ -68,12 +68,18 @@ def _gains(results: Results, task: str) -> str:
 
 
 def _gain(results: Results, cell: SpaceCell) -> tuple[float, float | None] | None:
-    """How much less the loss is than that of the control: of runs on the same data where there are such."""
+    """How much less the loss is than that of the control: of runs on the same data where there are such.
+
+    Of a cell whose runs are not all finite there is none.
+    """
     base = control(cell.task)
-    if cell.task == PAIRED:
-        return mean_difference(results.values(base, METRIC), results.values(cell, METRIC))
     one, other = results.shown(base, METRIC), results.shown(cell, METRIC)
-    return None if one is None or other is None else (one[0] - other[0], math.hypot(one[1], other[1]))
+    if one is None or other is None:
+        return None
+    if cell.task == PAIRED:
+        gains = differences(results.values(base, METRIC), results.values(cell, METRIC))
+        return mean_interval(list(gains.values())) if gains else None
+    return one[0] - other[0], math.hypot(one[1], other[1])
 
 
 def _curvatures(results: Results) -> str:
@@ -100,27 +106,25 @@ def _ordered(space: str, values: Sequence[float]) -> list[float]:
 
 
 def _draw(results: Results, figure: Any) -> None:
-    for ax, (task, title) in zip(figure.subplots(1, 2), TASKS.items(), strict=True):
+    """Gains over the control, on the same data where there are such."""
+    tasks = [task for task in TASKS if any(results.runs[cell] for cell in autoencoder_cells(task))] or list(TASKS)
+    for ax, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
         for x, space in enumerate((FLAT, *AUTOENCODERS)):
             fixed, learned = _of_space(task, space)
-            if learned is None:
-                _point(ax, x, results.shown(fixed, METRIC), FIXED)
-            else:
-                _point(ax, x - 0.12, results.shown(fixed, METRIC), FIXED, "fixed curvature")
-                _point(ax, x + 0.12, results.shown(learned, METRIC), LEARNED, "learned curvature")
-        base = results.shown(control(task), METRIC)
-        if base is not None:
-            ax.axhline(base[0], color=GREY, linewidth=1.0, linestyle=(0, (6, 2)), label=f"control, {control('').row}")
-            ax.axhspan(base[0] - base[1], base[0] + base[1], color=GREY, alpha=0.12, linewidth=0)
+            _point(ax, x if learned is None else x - 0.12, _gain(results, fixed), FIXED, "fixed curvature")
+            if learned is not None:
+                _point(ax, x + 0.12, _gain(results, learned), LEARNED, "learned curvature")
+        ax.axhline(0.0, color=GREY, linewidth=1.0, linestyle=(0, (6, 2)), label=f"control, {control('').row}")
         ax.set_xticks(range(1 + len(AUTOENCODERS)), [FLAT, *AUTOENCODERS])
-        ax.set_title(title, fontsize="medium")
-        ax.set_ylabel("negative test IWAE (nats)")
+        ax.set_xlim(-0.5, len(AUTOENCODERS) + 0.5)
+        ax.set_title(TASKS[task], fontsize="medium")
+        ax.set_ylabel("gain over the control (nats)")
         ax.spines[["top", "right"]].set_visible(False)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
+    found = [pair for ax in figure.axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
+    unique = {label: handle for handle, label in reversed(found)}
     figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize="small")
 
 
-def _point(ax: Any, x: float, value: tuple[float, float] | None, colour: str, label: str | None = None) -> None:
+def _point(ax: Any, x: float, value: tuple[float, float | None] | None, colour: str, label: str) -> None:
     if value is not None:
         ax.errorbar(x, *value, color=colour, marker="o", markersize=4, linestyle="none", capsize=2.5, label=label)

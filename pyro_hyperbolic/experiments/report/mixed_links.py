@@ -64,8 +64,8 @@ class Links:
             [name, *(self._text(scores[column]) for column in self.columns)] for name, scores in self.models.items()
         ]
         for name in self.compared:
-            gains = [mean_difference(self.models[name][c], self.models[FLAT][c]) for c in self.columns]
-            rows.append([f"{name} minus {FLAT}", *(NOT_RUN if gain is None else number(gain, 100) for gain in gains)])
+            gains = [differences(self.models[name][c], self.models[FLAT][c]) for c in self.columns]
+            rows.append([f"{name} minus {FLAT}", *map(self._text, gains)])
         head = [""] + [f"{TITLES[graph]} {score.upper()}" for graph, score in self.columns]
         notes = (
             "\nPer cent; mean and 95% interval over runs, each on a split of its own that all models share. The"
@@ -116,8 +116,6 @@ def choose(candidates: Sequence[dict[int, Any]], score: str) -> Scores:
     return chosen
 
 
-def mean_difference(one: Scores, other: Scores) -> tuple[float, float | None] | None:
-    """Mean and interval of the differences of runs of the same seed, of those that are finite."""
-    differences = [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
-    finite = [value for value in differences if math.isfinite(value)]
-    return mean_interval(finite) if finite else None
+def differences(one: Scores, other: Scores) -> Scores:
+    """Those of runs of the same seed."""
+    return {seed: one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())}
