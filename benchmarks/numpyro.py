@@ -9,6 +9,7 @@ are written after every row, and ``--resume`` goes on after the last one.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -53,7 +54,7 @@ def rows(args: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
         "one model, many steps per call": lambda: many_steps(args, None),
     }
     for members in args.members:
-        table[f"{members} members, per member"] = lambda members=members: many_steps(args, members)
+        table[f"{members} members, per member"] = functools.partial(many_steps, args, members)
     if args.evaluation:
         table[f"IWAE-{args.samples} of {args.test} images"] = lambda: evaluation(args)
     return table

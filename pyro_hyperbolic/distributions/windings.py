@@ -91,8 +91,8 @@ class _Winding:
         dim = v.shape[-1]
         length = safe_norm(v)
         zero = length == 0
-        first = torch.zeros_like(v)
-        first[..., 0] = 1.0
+        # Not by an assignment: a number that is written to a place comes from the host, which no CUDA graph captures.
+        first = (torch.arange(dim, device=v.device) == 0).to(v.dtype)
         self.unit = torch.where(zero, first, v / torch.where(zero, 1.0, length))
         count = count_windings(dim)
         m = torch.arange(-count, count + 1, dtype=v.dtype, device=v.device)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyro
 import pytest
 import torch
+from pyro.infer import Trace_ELBO
 from torch.distributions import Normal
 
-from pyro_hyperbolic.infer import modes
+from pyro_hyperbolic.infer import FastSVI, modes
 from pyro_hyperbolic.infer.graphs import CapturedStep
 from pyro_hyperbolic.infer.modes import ConstantsOnDevice, DecompositionsOnDevice
+from pyro_hyperbolic.models import HyperbolicVAE
 
 
 @pytest.mark.parametrize("value", [1.5, 2, True])
@@ -78,3 +81,17 @@ def test_capture_that_fails_leaves_no_trace() -> None:
     torch.cuda.synchronize()
     assert state.item() == 0
     assert torch.equal(torch.randn(2, device="cuda"), expected)
+
+
+@pytest.mark.parametrize("signature", ["h2", "s2", "u2", "h1,s1"])
+def test_traced_steps_hold_no_number_of_the_host(signature: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph cannot capture the copy of a constant from the host to the device."""
+    graphs: list[Any] = []
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: graphs.append(graph) or graph)
+    vae = HyperbolicVAE(signature, 2, 3, hidden_dim=4, likelihood="normal")
+    svi = FastSVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 1e-3}), Trace_ELBO(), compile=True)
+    for _ in range(2):
+        svi.step(torch.randn(5, 3))
+    (graph,) = graphs
+    constants = [getattr(graph, node.target) for node in graph.graph.nodes if node.op == "get_attr"]
+    assert not [value for value in constants if value.numel()]
