@@ -150,6 +150,25 @@ class TestCovariates:
             with pytest.raises(ValueError, match=message):
                 program(CASE.data(), **CASE.kwargs | changes)
 
+    def test_errors_of_the_parts(self):
+        net, x, extra = CASE.build(), CASE.data(), CASE.kwargs
+        z = net.encode(x, **extra).mean
+        for part, value in ((net.encode, x[:5]), (net.decode, z[:5])):
+            with pytest.raises(
+                ValueError, match=r"covariates must have one value for each datum.* \(5,\), got \(12,\)"
+            ):
+                part(value, covariates=extra["covariates"])
+            rows = {name: values[:5] for name, values in extra["covariates"].items()}
+            with pytest.raises(ValueError, match=r"size_factors must have one value for each datum.* got \(12,\)"):
+                part(value, covariates=rows, size_factors=extra["size_factors"])
+
+    def test_one_value_for_all_data(self):
+        net, x = CASE.build(), CASE.data()
+        single = {"batch": torch.tensor(1), "donor": torch.tensor(2), "age": torch.tensor(0.3)}
+        rows = {name: value.expand(12) for name, value in single.items()}
+        same(net.encode(x, covariates=single).mean, net.encode(x, covariates=rows).mean, 1e-6)
+        assert loss(net, x, covariates=single) == pytest.approx(loss(net, x, covariates=rows), rel=1e-5)
+
     def test_not_expected(self):
         vae = EuclideanVAE(2, 6, hidden_dim=4)
         with pytest.raises(ValueError, match=r"covariates must be those that the model was built with, \[\], got"):
