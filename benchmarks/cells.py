@@ -81,12 +81,12 @@ class Files:
         about = json.loads((folder / "about.json").read_text())
         self.shape = (about["num_cells"], about["num_genes"])
         self._starts = np.load(folder / "starts.npy", mmap_mode="r")
-        self._columns, self._values = (np.memmap(folder / name, np.int16, "r") for name in ("columns", "values"))
+        self._columns, self.values = (np.memmap(folder / name, np.int16, "r") for name in ("columns", "values"))
 
     def __getitem__(self, rows: slice) -> SparseRows:
         starts = torch.from_numpy(np.array(self._starts[rows.start : rows.stop + 1]))
         part = slice(int(starts[0]), int(starts[-1]))
-        columns, values = (torch.from_numpy(np.array(array[part])) for array in (self._columns, self._values))
+        columns, values = (torch.from_numpy(np.array(array[part])) for array in (self._columns, self.values))
         return SparseRows(starts - starts[0], columns, values, self.shape[1])
 
     @staticmethod
@@ -197,7 +197,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
 
     start = time.perf_counter()
     inputs = data(args)
-    say(f"{args.num_cells:,} cells of {args.num_genes:,} genes in {time.perf_counter() - start:.1f} s")
+    share = len(inputs["x"].values) / (args.num_cells * args.num_genes)
+    seconds = time.perf_counter() - start
+    say(f"{args.num_cells:,} cells of {args.num_genes:,} genes, {share:.1%} of the counts not 0, in {seconds:.1f} s")
     return train(args, inputs, say)
 
 

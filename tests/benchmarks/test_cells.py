@@ -20,7 +20,7 @@ def test_counts_on_the_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["losses"][-1] < result["losses"][0] - 0.5
     assert result["steps"] == 3 * (300 // 32)
     out = capsys.readouterr().out
-    assert "300 cells of 20 genes" in out
+    assert "300 cells of 20 genes, " in out
     assert "GB on the host" in out
 
 

@@ -258,3 +258,17 @@ def test_memory_is_bounded_by_the_blocks(tmp_path):
     )
     # A window is 16 * 1024 rows, 66 MB; the pages of the file that were read count too, 410 MB.
     assert int(done.stdout) < 1e6
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("name", ["sparse tensor", "memory map", "sparse matrix"])
+def test_batches_on_a_device(name, tmp_path):
+    source = SOURCES[name](tmp_path)
+    source = source.cuda() if isinstance(source, torch.Tensor) else source
+    batches = Minibatches((source, torch.arange(53).cuda()), 8, block_size=10, num_blocks=2, device="cuda")
+    expected = torch.tensor(counts()).cuda()
+    for x, number in batches.epoch(0):
+        assert x.device.type == number.device.type == "cuda"
+        assert torch.equal(x.float(), expected[number])
