@@ -264,6 +264,10 @@ class VAE(PyroModule):
         shape = self.data_shape
         if x.shape[1:] != shape:
             raise ValueError(f"x must have shape (N, {', '.join(map(str, shape))}), got {tuple(x.shape)}.")
+        if x.layout != torch.strided:
+            raise ValueError(
+                f"x must be dense, got layout {x.layout}; infer.Minibatches makes dense batches of sparse rows."
+            )
         _check_lengths(lengths, len(x), "data of x")
         if subsample_size is not None:
             return pyro.plate("data", len(x), subsample_size=subsample_size, device=x.device)

@@ -202,6 +202,15 @@ def test_rows_of_every_source(name, block_size, num_blocks, batch_size, drop_las
     assert not torch.equal(torch.cat([other["number"] for _, other in batches.epoch(3)]), order)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_members_take_sparse_rows():
+    data = torch.tensor(counts())
+    sparse = Minibatches((data.to_sparse_csr(), torch.arange(53)), 8, members=3)
+    for x, number in sparse.epoch(0):
+        assert x.shape == (3, number.shape[1], 6)
+        assert torch.equal(x, data[number])
+
+
 def test_blocks_are_shuffled_and_so_are_rows_in_them():
     order = torch.cat(list(Minibatches(np.arange(1000), 50, block_size=10, num_blocks=5).epoch(0)))
     windows = order.reshape(20, 50)

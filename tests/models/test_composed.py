@@ -196,6 +196,11 @@ class TestCounts:
         rates = (20 * x / x.sum(-1, keepdim=True)).mean(0)
         same(net.generate(1, covariates={"batch": torch.tensor(0)})[0], rates.clamp(min=0.5 / len(x)), 1e-4)
 
+    @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+    def test_sparse_counts(self):
+        with pytest.raises(ValueError, match=r"x must be dense, got layout torch.sparse_csr; infer.Minibatches makes"):
+            COUNTS.build().model(COUNTS.data().to_sparse_csr(), **COUNTS.kwargs)
+
     def test_rows_without_counts(self):
         net, x, extra = COUNTS.build(), COUNTS.data(), COUNTS.kwargs
         x[[4, 7]] = 0
