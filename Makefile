@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=agg
 WORKERS ?= 2
 
-.PHONY: help install mnist experiments test test-slow test-gpu lint format typecheck docs bench bench-gpu clean
+.PHONY: help install mnist experiments test test-slow test-gpu test-browser lint format typecheck docs bench bench-gpu clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ test-slow: $(STAMP) ## run the tests that take minutes
 
 test-gpu: $(STAMP) ## run the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+test-browser: $(STAMP) ## run the tests of the pages that need Chromium
+	$(TEST_ENV) $(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
 lint: $(STAMP) ## check style
 	$(BIN)/ruff check .

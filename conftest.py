@@ -1,8 +1,13 @@
 """Fixtures for the tests and for the doctests of the package."""
 
+import importlib.util
+
 import pyro
 import pytest
 import torch
+
+# A file that only those who have Triton can import.
+collect_ignore = [] if importlib.util.find_spec("triton") else ["pyro_hyperbolic/infer/adam_kernel.py"]
 
 
 @pytest.fixture(autouse=True)

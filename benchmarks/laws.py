@@ -35,16 +35,16 @@ def laws(settings: Settings) -> Iterator[Ratio]:
         generator = torch.Generator().manual_seed(0)
         loc = ball.expmap0(0.5 * torch.randn(batch, dim, generator=generator))
         scale = 0.3 + 0.7 * torch.rand(batch, 1, generator=generator)
-        wrapped = _step(partial(hdist.WrappedNormal, manifold=ball), loc, scale)
-        riemannian = _step(partial(hdist.RiemannianNormal, manifold=ball), loc, scale)
-        normal = _step(lambda loc, scale: dist.Normal(loc, scale).to_event(1), loc, scale)
+        wrapped = law_step(partial(hdist.WrappedNormal, manifold=ball), loc, scale)
+        riemannian = law_step(partial(hdist.RiemannianNormal, manifold=ball), loc, scale)
+        normal = law_step(lambda loc, scale: dist.Normal(loc, scale).to_event(1), loc, scale)
         space = f"d={dim} c={c}"
         yield compare(f"RiemannianNormal / WrappedNormal, {space}", riemannian, wrapped, RIEMANNIAN_BOUND, settings)
         yield compare(f"WrappedNormal / Normal, {space}", wrapped, normal, WRAPPED_BOUND, settings)
     yield from _planes(settings)
 
 
-def _step(law: Law, loc: Tensor, scale: Tensor) -> Callable[[], None]:
+def law_step(law: Law, loc: Tensor, scale: Tensor) -> Callable[[], None]:
     """What one training step does with a posterior: construct, sample, evaluate, differentiate."""
     loc, scale = loc.clone().requires_grad_(), scale.clone().requires_grad_()
 

@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.charts import charts
 from benchmarks.laws import laws
+from benchmarks.spaces import spaces
 from benchmarks.timing import Ratio, Settings
 from benchmarks.training import training
 
@@ -22,6 +23,7 @@ GROUPS: dict[str, Callable[[Settings], Iterable[Ratio]]] = {
     "laws": laws,
     "training": training,
     "charts": charts,
+    "spaces": spaces,
 }
 
 

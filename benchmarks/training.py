@@ -55,7 +55,12 @@ def training(settings: Settings) -> Iterator[Ratio]:
 
 
 def _svi(vae: VAE, x: Tensor) -> Step:
-    svi = SVI(vae.model, vae.guide, pyro.optim.Adam({"lr": LEARNING_RATE}), Trace_ELBO())
+    return svi_step(vae.model, vae.guide, x)
+
+
+def svi_step(model: Callable[..., object], guide: Callable[..., object], x: Tensor) -> Step:
+    """One step of SVI as users take it."""
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": LEARNING_RATE}), Trace_ELBO())
     # Models that run in turns would drive each other's parameters, of the same names, out of Pyro's store.
     with pyro.get_param_store().scope() as store:
         pass

@@ -3,10 +3,14 @@
 import sys
 from pathlib import Path
 
+from sphinx.application import Sphinx
+
 import pyro_hyperbolic
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "examples"))  # some figures are drawn by functions of the examples
+sys.path.insert(0, str(ROOT / "docs" / "live"))
+import pages  # noqa: E402
 
 project = "pyro_hyperbolic"
 author = copyright = "The pyro_hyperbolic developers"
@@ -55,3 +59,11 @@ html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
 html_theme_options = {"navigation_depth": 3}
+
+
+def setup(app: Sphinx) -> None:
+    def write_live_pages(app: Sphinx, error: Exception | None) -> None:
+        if error is None and app.builder.format == "html":
+            pages.write(Path(app.outdir, "live"))
+
+    app.connect("build-finished", write_live_pages)

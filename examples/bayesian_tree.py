@@ -57,7 +57,7 @@ from torch.distributions import biject_to, constraints
 from tqdm.auto import tqdm, trange
 from tree_parts.calibration import LEVELS, coverage, distance_levels, position_level
 from tree_parts.data import BALL, DOUBLE, Data, balanced, reflected, split, taxonomy
-from tree_parts.pictures import draw_calibration, draw_embedding
+from tree_parts.pictures import draw_calibration, draw_embedding, explore
 from tree_parts.placing import place
 
 import pyro_hyperbolic
@@ -214,9 +214,12 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
     result["coverage"] = {name: coverage(value) for name, value in levels.items()}
     result["seconds"] = time.perf_counter() - began
     save_json(result, args.output_dir / "metrics.json")
-    draw_embedding(data, points[:, :, 0].flatten(0, 1), [placed[0, i].z for i in range(held_out)], args.output_dir)
+    fold = points[:, :, 0].flatten(0, 1), [placed[0, i].z for i in range(held_out)]
+    draw_embedding(data, *fold, args.output_dir)
+    page = explore(data, *fold, args.output_dir / "latent.html")
     draw_calibration(levels, args.output_dir)
     report(result)
+    print(f"open {page.path} in a browser to move through the first fold")
     return result
 
 

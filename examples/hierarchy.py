@@ -35,6 +35,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import PoincareBall, datasets, plotting
+from pyro_hyperbolic.analysis import hyperbolic_mds
 from pyro_hyperbolic.geometry import DeltaHyperbolicity, delta_hyperbolicity, four_point_deltas
 from pyro_hyperbolic.models import VAE, EuclideanVAE, HyperbolicVAE
 
@@ -44,6 +45,8 @@ EXACT = 150
 SWAPS = 10
 MODELS = ("hyperbolic", "euclidean")
 COLOUR = "#3f90da"
+# Of a space that is placed in the disc, in radii of curvature.
+DIAMETER = 12.0
 
 
 class Space(NamedTuple):
@@ -209,7 +212,29 @@ def main(args: argparse.Namespace) -> None:
     figure = draw(spaces, args)
     path = plotting.save(figure, args.output)
     plt.close(figure)
-    print(f"* of {args.num_samples} random quadruples: a lower bound. Picture: {path}")
+    page = explore(spaces[0], args.output.with_suffix(".html"))
+    print(
+        f"* of {args.num_samples} random quadruples: a lower bound. Picture: {path}. To move through the first space,"
+        f" placed in the disc by its distances, open {page.path} in a browser."
+    )
+
+
+def explore(space: Space, path: Path) -> plotting.Explorer:
+    """The points of a space in the disc, by their distances alone."""
+    ball = PoincareBall(1.0)
+    distances = space.distances.double()
+    # As many radii of curvature as show a tree, and no more than classical scaling bears.
+    points = hyperbolic_mds(distances * (DIAMETER / distances.max()), 2, ball)
+    middle = int(distances.mean(1).argmin())
+    return plotting.explore(
+        points,
+        ball,
+        path,
+        labels=distances[middle],
+        center=middle,
+        title=space.name,
+        description=f"{len(points)} points placed by their distances alone; colours: distance from the central one.",
+    )
 
 
 def load_points(path: Path, num_points: int, seed: int) -> Tensor:

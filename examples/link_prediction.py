@@ -95,7 +95,10 @@ def summarise(runs: list[dict[str, Any]]) -> dict[str, dict[str, tuple[float, fl
 
 
 def draw(graph: datasets.Graph, runs: list[dict[str, Any]], args: argparse.Namespace) -> None:
-    """Losses and scores during the trainings; in two dimensions also the embeddings of the first split."""
+    """Losses and scores during the trainings, and the embeddings of the first split.
+
+    The hyperbolic one as a page; in two dimensions both as a picture.
+    """
     import matplotlib.pyplot as plt
 
     from pyro_hyperbolic import plotting
@@ -114,9 +117,10 @@ def draw(graph: datasets.Graph, runs: list[dict[str, Any]], args: argparse.Names
     axes[0].legend(frameon=False)
     plotting.save(figure, args.output_dir / "curves.png")
 
+    seed = runs[0]["seed"]
+    split = datasets.split_edges(graph, test=args.test, validation=args.validation, seed=seed)
+    explore(graph, split, seed, args)
     if args.latent_dim == 2:
-        seed = runs[0]["seed"]
-        split = datasets.split_edges(graph, test=args.test, validation=args.validation, seed=seed)
         figure, axes = plt.subplots(1, 2, figsize=(8, 4.7), layout="constrained")
         for ax, name in zip(axes, MODELS, strict=True):
             vgae = build_model(name, graph, split.train, args)
@@ -126,7 +130,7 @@ def draw(graph: datasets.Graph, runs: list[dict[str, Any]], args: argparse.Names
             ball = PoincareBall(args.curvature if name == "hyperbolic" else 0.0)
             plotting.embedding(z, ball, edges=split.train, ax=ax, s=10)
             first, second = split.test.T
-            style = {"color": "#bd1f01", "linewidth": 1.0, "linestyle": (0, (3, 2))}
+            style: Any = {"color": "#bd1f01", "linewidth": 1.0, "linestyle": (0, (3, 2))}
             plotting.geodesic(z[first], z[second], ball, ax, label="held-out edges", **style)
             ax.set_title(name, fontsize="medium")
             ax.set_box_aspect(1)
@@ -134,6 +138,29 @@ def draw(graph: datasets.Graph, runs: list[dict[str, Any]], args: argparse.Names
         figure.legend(handles, labels, loc="outside lower center", frameon=False)
         plotting.save(figure, args.output_dir / "embeddings.png")
     plt.close("all")
+
+
+@torch.no_grad()
+def explore(graph: datasets.Graph, split: datasets.EdgeSplit, seed: int, args: argparse.Namespace) -> None:
+    """A page on which the hyperbolic embedding can be moved."""
+    from pyro_hyperbolic import plotting
+
+    vgae = build_model("hyperbolic", graph, split.train, args)
+    vgae.load_state_dict(load_checkpoint(model_path("hyperbolic", seed, args))["model"])
+    posterior = vgae.encode()
+    degrees = torch.bincount(split.train.flatten(), minlength=graph.num_nodes)
+    page = plotting.explore(
+        posterior.mean,
+        vgae.manifold,
+        args.output_dir / "latent.html",
+        labels=degrees.double().add(1).log2(),
+        names=[f"node {i} of degree {degree}" for i, degree in enumerate(degrees.tolist())],
+        edges=split.train,
+        scales=posterior if args.latent_dim == 2 else None,
+        title=f"Latent space of {Path(args.graph).name}",
+        description=f"{graph.num_nodes} nodes with the edges that were not held out; colours: log2(1 + degree).",
+    )
+    print(f"open {page.path} in a browser to move through the latent space")
 
 
 def model_path(name: str, seed: int, args: argparse.Namespace) -> Path:

@@ -56,9 +56,29 @@ def main(args: argparse.Namespace) -> None:
     draw_tree(points, parents, ball, ax)
     path = plotting.save(figure, args.output)
     plt.close(figure)
+    page = explore_tree(points, parents, ball, args.output.with_suffix(".html"))
     print(
         f"{len(points)} nodes, edges of length {length:.4g}, c = {args.curvature:g}: worst distortion {worst:.4f},"
-        f" average {average:.4f}; {path}"
+        f" average {average:.4f}; {path}; to move through the tree open {page.path} in a browser"
+    )
+
+
+def explore_tree(points: Tensor, parents: Tensor, ball: PoincareBall, path: Path | None) -> plotting.Explorer:
+    """A page on which the tree can be dragged; a name is the way from the root, a class the first step of it."""
+    ways, children = ["root"], torch.zeros(len(parents), dtype=torch.long)
+    for parent in parents[1:].tolist():
+        children[parent] += 1
+        ways.append(f"{ways[parent]}.{children[parent]}" if parent else str(int(children[parent])))
+    nodes = torch.arange(1, len(parents))
+    return plotting.explore(
+        points,
+        ball,
+        path,
+        labels=[way if way == "root" else f"branch {way.split('.')[0]}" for way in ways],
+        names=ways,
+        edges=torch.stack([parents[1:], nodes], 1),
+        title="A regular tree",
+        description=f"{len(points)} nodes; all edges have the same length.",
     )
 
 

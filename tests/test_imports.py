@@ -1,12 +1,14 @@
 """Imports point one way.
 
 experiments -> infer, plotting, datasets -> models -> nn -> distributions -> geometry -> ops
-analysis -> distributions
+plotting -> analysis -> distributions
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import json
 import subprocess
 import sys
@@ -29,7 +31,7 @@ MAY_IMPORT = {
     "nn": {"distributions", "geometry", "ops"},
     "models": BELOW_MODELS,
     "infer": {"models"} | BELOW_MODELS,
-    "plotting": {"models"} | BELOW_MODELS,
+    "plotting": {"models", "analysis"} | BELOW_MODELS,
     "datasets": {"models"} | BELOW_MODELS,
     "experiments": {"infer", "plotting", "datasets", "models", "analysis"} | BELOW_MODELS,
     # The package's own __init__ and files beside it.
@@ -87,6 +89,16 @@ def test_imports_point_one_way(file):
 @pytest.mark.parametrize("file", [f for f in FILES if folder(f) in WITHOUT_PYRO], ids=name)
 def test_geometry_does_not_know_pyro(file):
     assert "pyro" not in {m.split(".")[0] for m in imports(file)}
+
+
+@pytest.mark.parametrize("part", sorted({folder(file) for file in FILES}))
+def test_no_module_hides_a_public_name(part):
+    """A file called as a public function or class of another file takes its place whenever it is imported late."""
+    package = importlib.import_module(f"{ROOT.name}.{part}".rstrip("."))
+    public = {name: getattr(package, name) for name in getattr(package, "__all__", ())}
+    for name, value in public.items():
+        if (ROOT / part / f"{name}.py").exists() and not inspect.ismodule(value):
+            assert value.__module__ == f"{package.__name__}.{name}"
 
 
 def import_in_a_fresh_process() -> tuple[float, list[str]]:

@@ -132,6 +132,7 @@ class Folder:
             from mnist_parts.pictures import draw
 
             draw(members, entries, test, self.args.gyroplanes, self.file)
+            self.say(f"open {self.file('latent.html')} in a browser to move through the latent space")
         merged = self.merge() if self.sweep else None
         if self.args.iwae_samples:
             self.say(f"negative IWAE-{self.args.iwae_samples} on the test set: {self._iwae(result)}")

@@ -11,6 +11,7 @@ import torch
 from matplotlib.ticker import MaxNLocator
 
 from pyro_hyperbolic import datasets, plotting
+from pyro_hyperbolic.geometry import Euclidean
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 
 SHOWN, COLUMNS = 12, 4  # latent spaces of an ensemble, and in a row
@@ -24,7 +25,7 @@ def draw(
     gyroplanes: bool,
     file: Callable[[str], Path],
 ) -> None:
-    """The latent spaces of the first members, the losses of all, reconstructions and samples of the first one.
+    """The latent spaces of the first members, the losses of all; a page, reconstructions and samples of the first one.
 
     :param entries: seed, history and, where it was estimated, marginal likelihood of every member.
     :param file: where to write the picture of a name.
@@ -44,6 +45,7 @@ def draw(
     plotting.save(figure, file("latent.png"))
 
     first = members[0]
+    explore(first, images, labels, file("latent.html"))
     digits = images[:32].to(next(first.parameters()).device)
     pairs = torch.stack([digits, first.reconstruct(digits)], 1).flatten(0, 1)
     figure, ax = plt.subplots(figsize=(8, 2.4), layout="constrained")
@@ -68,3 +70,22 @@ def draw(
     ax.legend(frameon=False)
     plotting.save(figure, file("loss.png"))
     plt.close("all")
+
+
+@torch.no_grad()
+def explore(vae: EuclideanVAE | HyperbolicVAE, images: torch.Tensor, labels: torch.Tensor, path: Path) -> None:
+    """A page on which the latent space can be moved: posterior means with their digits and regions."""
+    posterior = vae.encode(images.to(next(vae.parameters()).device))
+    manifold = Euclidean() if isinstance(vae, EuclideanVAE) else vae.manifold
+    dim = manifold.intrinsic_dim(posterior.mean.shape[-1])
+    plotting.explore(
+        posterior.mean,
+        manifold,
+        path,
+        labels=labels,
+        names=[f"{digit} (test image {i})" for i, digit in enumerate(labels.tolist())],
+        images=images,
+        scales=posterior if dim == 2 else None,
+        title="Latent space of MNIST",
+        description=f"Each dot is one of {len(images):,} test digits, where the encoder puts it.",
+    )

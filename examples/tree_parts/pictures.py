@@ -19,6 +19,8 @@ COLOURS = ("#3f90da", "#bd1f01", "#832db6", "#e76300")
 WIDTHS = {"90%": 0.6, "80%": 1.0, "50%": 1.5}
 # Points drawn per cloud, and nodes on a side of the grid of a density.
 CLOUD, GRID = 600, 120
+# Draws of each node on the page.
+SHOWN = 100
 
 
 def draw_embedding(data: Data, points: Tensor, clouds: list[Tensor], folder: Path) -> None:
@@ -40,6 +42,32 @@ def draw_embedding(data: Data, points: Tensor, clouds: list[Tensor], folder: Pat
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, markerscale=5)
     plotting.save(figure, folder / "embedding.png")
     plt.close(figure)
+
+
+def explore(data: Data, points: Tensor, clouds: list[Tensor], path: Path) -> plotting.Explorer:
+    """A page on which the first fold can be moved, with draws of all nodes; the arguments are as above."""
+    count = min(len(points), SHOWN, *(len(cloud) for cloud in clouds))
+    draws = torch.cat([_thinned(points, count), torch.stack([_thinned(cloud, count) for cloud in clouds], 1)], 1)
+    nodes = torch.cat([data.reference[0], data.held_out[0]]).tolist()
+    place = {node: i for i, node in enumerate(nodes)}
+    edges = [[place[first], place[second]] for first, second in data.edges.tolist()]
+    reference = data.reference.shape[1]
+    return plotting.explore(
+        BALL.frechet_mean(draws.transpose(0, 1)),
+        BALL,
+        path,
+        labels=["reference" if i < reference else f"held out: {data.names[node]}" for i, node in enumerate(nodes)],
+        names=[data.names[node] for node in nodes],
+        edges=torch.tensor(edges, dtype=torch.long).reshape(-1, 2),
+        draws=draws,
+        title="A tree with uncertainty",
+        description=f"Posterior means of {len(nodes)} nodes, and {count} draws of each.",
+    )
+
+
+def _thinned(draws: Tensor, count: int) -> Tensor:
+    """So many of the draws, evenly from all chains."""
+    return draws[torch.linspace(0, len(draws) - 1, count).long()]
 
 
 def _draw_fold(data: Data, mean: Tensor, clouds: list[Tensor], origin: Tensor, ax: Axes) -> None:

@@ -2,6 +2,8 @@
 
 ==============================  ============================================================
 :func:`branching_diffusion`     the synthetic tree-structured diffusion of Mathieu et al. (2019)
+:func:`branching_cells`         simulated counts of single cells along a lineage tree, in batches
+:func:`paul15`                  counts of 2,660 myeloid progenitors of the mouse, bundled
 :func:`mnist`                   handwritten digits: from disk, downloaded, or a bundled subset
 :func:`graph`                   the three networks of the paper, any edge list, built-in graphs
 :func:`split_edges`             a link-prediction split of a graph
@@ -19,22 +21,28 @@ from pyro_hyperbolic.datasets.annotated import AnnotatedCells, from_anndata, to_
 from pyro_hyperbolic.datasets.branching import BranchingDiffusion, branching_diffusion
 from pyro_hyperbolic.datasets.distances import graph_distances
 from pyro_hyperbolic.datasets.graphs import graph
+from pyro_hyperbolic.datasets.lineages import BranchingCells, branching_cells
 from pyro_hyperbolic.datasets.mnist import BundledDataWarning, Digits, mnist
+from pyro_hyperbolic.datasets.paul15 import CellCounts, paul15
 from pyro_hyperbolic.datasets.simple_graph import Graph
 from pyro_hyperbolic.datasets.splits import EdgeSplit, split_edges
 
 __all__ = [
     "AnnotatedCells",
+    "BranchingCells",
     "BranchingDiffusion",
     "BundledDataWarning",
+    "CellCounts",
     "Digits",
     "EdgeSplit",
     "Graph",
+    "branching_cells",
     "branching_diffusion",
     "from_anndata",
     "graph",
     "graph_distances",
     "mnist",
+    "paul15",
     "split_edges",
     "to_anndata",
 ]

@@ -92,10 +92,10 @@ def branching_diffusion(
         >>> data.depths.bincount().tolist()
         [1, 2, 4, 8, 16, 32, 64]
     """
-    depth = _at_least_one("depth", depth)
-    branching = _at_least_one("branching", branching)
-    dim = _at_least_one("dim", dim)
-    observations = _at_least_one("observations", observations)
+    depth = at_least_one("depth", depth)
+    branching = at_least_one("branching", branching)
+    dim = at_least_one("dim", dim)
+    observations = at_least_one("observations", observations)
     generator = torch.Generator().manual_seed(seed)
 
     depths = torch.cat([torch.full((branching**level,), level) for level in range(depth + 1)])
@@ -127,7 +127,8 @@ def branching_diffusion(
     )
 
 
-def _at_least_one(name: str, value: int) -> int:
+def at_least_one(name: str, value: int) -> int:
+    """An integer of at least 1."""
     try:
         number = operator.index(value)
     except TypeError:

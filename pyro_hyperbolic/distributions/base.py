@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.constraints import on_manifold
-from pyro_hyperbolic.distributions.homes import Origin, is_home, moved, settle
+from pyro_hyperbolic.distributions.homes import Origin, complaint, settle
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform
 from pyro_hyperbolic.geometry import Manifold, PoincareBall, Stereographic
 from pyro_hyperbolic.ops.checks import check_precision, inspectable, static_size
@@ -111,8 +111,12 @@ class ManifoldNormal(TorchDistribution):
         That of the law's own last sample is exact however far out it is. Any other point goes through the logarithm
         map, whose result loses a factor of :math:`e^{2\sqrt{c}\,d(0, loc)}` in relative precision at most.
         """
-        if self._in_program and not is_home(value, self.manifold, validate=self._validate_args):
-            raise ValueError(f"{type(self).__name__}: {moved(value, self.manifold)}")
+        if self._in_program and (stray := complaint(value, self.manifold, validate=self._validate_args)):
+            raise ValueError(f"{type(self).__name__}: {stray}")
+        return self._checked_log_prob(value)
+
+    def _checked_log_prob(self, value: Tensor) -> Tensor:
+        """Of a point of whatever origin."""
         if self._validate_args:
             self._validate_sample(value)
         return self._log_density(self._coords(value))

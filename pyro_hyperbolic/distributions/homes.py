@@ -3,39 +3,45 @@
 HMC and the autoguides of Pyro take ``biject_to(site.support)`` from the first run of a program and make points of
 that space ever after. If its curvature moves, because it is drawn or learned, the points and their densities are
 those of another space than the program's. Nothing else reports that.
+
+A point that is made or drawn here is known as the object that it is. One that is observed is known by its coordinates:
+a program may take another part of its data in each run, or make the tensor anew.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
 
 import torch
+from pyro.poutine.runtime import _PYRO_STACK
+from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.geometry.manifold import same_curvature
-from pyro_hyperbolic.ops.checks import inspectable
+from pyro_hyperbolic.geometry.manifold import describe, same_curvature
+from pyro_hyperbolic.geometry.poincare_math import watch_gaps
+from pyro_hyperbolic.ops.checks import inspectable, validating
 
 
 class Origin(Enum):
     """How a point came to its home, and what to say if it is found elsewhere."""
 
     KEPT = (
-        "was made on {home!r}, but its space is now {here!r}: the curvature depends on another latent or a parameter,"
-        " and the algorithm keeps that of its first run. For a curvature that is drawn write"
+        "was made on {home}, {here}: the curvature depends on another latent or a parameter, and the algorithm keeps"
+        " that of its first run. For a curvature that is drawn write"
         " model = pyro_hyperbolic.infer.with_drawn_curvature(model); where it is learned use"
         " infer.AutoWrappedNormal(model), or infer.ManifoldReparam() for this site"
     )
     DRAWN = (
-        "was drawn on {home!r}, but is scored on {here!r}: use one manifold in model and guide, and take a curvature"
-        " that is drawn from the same site in both, or write"
-        " model = pyro_hyperbolic.infer.with_drawn_curvature(model) and a guide for that"
+        "was drawn on {home}, {here}: use one manifold in model and guide, and take a curvature that is drawn from the"
+        " same site in both, or write model = pyro_hyperbolic.infer.with_drawn_curvature(model) and a guide for that"
     )
     OBSERVED = (
-        "was scored on {home!r} before and is now on {here!r}: the likelihood of observed coordinates under a curvature"
-        " that moves needs a measure that does not. For a curvature that is drawn write"
+        "was scored on {home} before, {here}: the likelihood of observed coordinates under a curvature that moves needs"
+        " a measure that does not. For a curvature that is drawn write"
         " model = pyro_hyperbolic.infer.with_drawn_curvature(model); where it is learned use infer.ManifoldReparam()"
         " for this site"
     )
@@ -51,6 +57,10 @@ class Home:
 
 # Beside the tensors: an attribute would be copied and saved with them.
 _homes: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+# Observed points by their coordinates, the latest ones; of a tensor the first ones.
+_observed: OrderedDict[tuple[float, ...], Manifold] = OrderedDict()
+_NUM_OBSERVED, _NUM_LOOKED_AT = 10_000, 8
 
 
 def settle(point: Tensor, manifold: Manifold, origin: Origin) -> None:
@@ -72,26 +82,29 @@ def _expands(small: torch.Size, large: torch.Size) -> bool:
     return len(small) <= len(large) and all(a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False))
 
 
-def is_home(point: Tensor, manifold: Manifold, validate: bool) -> bool:
-    """Whether ``point`` was made on ``manifold``, as far as that can and should be told.
+def complaint(point: Tensor, manifold: Manifold, validate: bool) -> str | None:
+    """What to say of a point that is scored on ``manifold`` but belongs elsewhere, as far as that can be told.
 
     :param validate: whether to compare the spaces of a draw. Those of other points are compared in any case, since
         chains run without validation; where both are the same object that needs no look at values.
     """
     if not inspectable(point):
-        return True
+        return None
     home = home_of(point)
     if home is None:
-        if manifold.moves:
-            # An observation: the space where it is first seen is the one that its coordinates belong to.
-            settle(point, manifold, Origin.OBSERVED)
-        return True
-    if home.origin is Origin.DRAWN and not validate:
-        return True
-    if len(home.manifold.curvatures) != len(manifold.curvatures):
-        return False
-    pairs = zip(home.manifold.curvatures, manifold.curvatures, strict=True)
-    return all(_same(a, b) and not (home.origin is Origin.KEPT and _became_a_variable(a, b)) for a, b in pairs)
+        home = _seen_before(point, manifold)
+    if home is None or (home.origin is Origin.DRAWN and not validate):
+        return None
+    before, now = home.manifold.curvatures, manifold.curvatures
+    same = len(before) == len(now) and all(_same(a, b) for a, b in zip(before, now, strict=True))
+    if same and not (home.origin is Origin.KEPT and any(map(_became_a_variable, before, now))):
+        return None
+    here = "and its curvature, which did not move then, does now" if same else f"but its space is now {manifold!r}"
+    return _say(home, here)
+
+
+def _say(home: Home, here: str) -> str:
+    return f"the point {home.origin.value.format(home=repr(home.manifold), here=here)}."
 
 
 def _same(a: float | Tensor, b: float | Tensor) -> bool:
@@ -117,8 +130,47 @@ def _became_a_variable(kept: float | Tensor, present: float | Tensor) -> bool:
     )
 
 
-def moved(point: Tensor, manifold: Manifold) -> str:
-    """What to say of a point that is not at home."""
-    home = home_of(point)
-    assert home is not None  # for the type checker: asked of points whose home is another
-    return f"the point {home.origin.value.format(home=home.manifold, here=manifold)}."
+def _seen_before(point: Tensor, manifold: Manifold) -> Home | None:
+    """Where the coordinates of a point that nobody here has made were scored last, if the curvature moves.
+
+    A latent never has the same coordinates twice. Where an observation is first seen is where it belongs.
+    """
+    if not manifold.moves or point.requires_grad or point.numel() == 0 or torch.jit.is_tracing():
+        return None
+    here = manifold.snapshot()
+    keys = [tuple(row) for row in point.reshape(-1, point.shape[-1])[:_NUM_LOOKED_AT].tolist()]
+    known = [
+        _observed[key] for key in keys if key in _observed and len(_observed[key].curvatures) == len(here.curvatures)
+    ]
+    for key in keys:
+        _observed[key] = here
+        _observed.move_to_end(key)
+    while len(_observed) > _NUM_OBSERVED:
+        _observed.popitem(last=False)
+    return Home(known[0], Origin.OBSERVED) if known else None
+
+
+def _look_outside(point: Tensor, c: float | Tensor, gaps: Tensor) -> None:
+    """Say it before ``nan`` reaches a distribution of the user's, which would not know the remedy."""
+    if not validating() or not _homes or torch.jit.is_tracing():
+        return
+    made = point if point in _homes or point._base is None else point._base
+    home = _homes.get(made)
+    if home is None or home.origin is not Origin.KEPT or not inspectable(point, gaps):
+        return
+    # A point that was made here lies inside of the ball where it was.
+    if bool((gaps.isnan() & point.isfinite().all(-1, keepdim=True)).any()):
+        number = c.squeeze(-1) if isinstance(c, Tensor) and c.dim() > 0 else c
+        here = f"but lies outside of the ball of c = {describe(number)}, where it is used now"
+        raise ValueError(f"{_site_of(made)}{_say(home, here)}")
+
+
+def _site_of(value: Tensor) -> str:
+    """The name of the site of a program that has this value, for the beginning of a sentence."""
+    traces = [frame.trace for frame in _PYRO_STACK if isinstance(frame, TraceMessenger)]
+    nodes = [(name, node.get("value")) for trace in traces for name, node in trace.nodes.items()]
+    names = [name for name, held in nodes if held is value or (isinstance(held, Tensor) and held._base is value)]
+    return f"site {names[0]!r}: " if names else ""
+
+
+watch_gaps(_look_outside)

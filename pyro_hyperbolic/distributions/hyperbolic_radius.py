@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
-from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
-from torch.distributions.utils import broadcast_all
 
+from pyro_hyperbolic.distributions.radius import Radius
 from pyro_hyperbolic.ops import radial
-from pyro_hyperbolic.ops.checks import check_precision
 from pyro_hyperbolic.ops.special import log_sinhc
+from pyro_hyperbolic.ops.tables import SCORE_MAX
 from pyro_hyperbolic.ops.transport import length_of_noise, stretch
 
 
-class HyperbolicRadius(TorchDistribution):
+class HyperbolicRadius(Radius):
     r"""Distance of a Riemannian normal variable to its mean.
 
     .. math::
@@ -46,37 +44,6 @@ class HyperbolicRadius(TorchDistribution):
 
     arg_constraints = {"scale": constraints.positive, "c": constraints.nonnegative}
     support = constraints.nonnegative
-    has_rsample = True
-
-    def __init__(
-        self,
-        dim: int,
-        scale: Tensor | float,
-        c: Tensor | float = 1.0,
-        validate_args: bool | None = None,
-    ) -> None:
-        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"HyperbolicRadius: dim must be an integer >= 1, got {dim!r}.")
-        self.dim = dim
-        scale, c = (_as_floating(name, value) for name, value in (("scale", scale), ("c", c)))
-        try:
-            self.scale, self.c = broadcast_all(scale, c)
-        except RuntimeError as error:
-            raise ValueError(
-                f"HyperbolicRadius: the shapes {tuple(torch.as_tensor(scale).shape)} of scale and"
-                f" {tuple(torch.as_tensor(c).shape)} of c do not broadcast."
-            ) from error
-        super().__init__(self.scale.shape, validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> HyperbolicRadius:
-        new = self._get_checked_instance(HyperbolicRadius, _instance)
-        batch_shape = torch.Size(batch_shape)
-        new.dim = self.dim
-        new.scale = self.scale.expand(batch_shape)
-        new.c = self.c.expand(batch_shape)
-        super(HyperbolicRadius, new).__init__(batch_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
 
     @property
     def _q(self) -> Tensor:
@@ -84,13 +51,7 @@ class HyperbolicRadius(TorchDistribution):
         # The table would continue below 0.
         return torch.threshold(q, -torch.finfo(q.dtype).tiny, torch.nan)
 
-    @property
-    def log_normalizer(self) -> Tensor:
-        """:math:`\\log Z_r`."""
-        return self._log_integral(0.0)
-
     def _log_integral(self, log_factor: float) -> Tensor:
-        """:math:`\\log Z_r` and the logarithm of a constant factor, in one sum: in high dimensions the two cancel."""
         constant = radial.log_chi_integral(self.dim) + log_factor
         chi = self.dim * self.scale.double().log() + constant
         return chi.to(self.scale.dtype) + radial.log_integral_ratio(self._q, self.dim)
@@ -109,13 +70,6 @@ class HyperbolicRadius(TorchDistribution):
         """By quadrature."""
         wide = self._wide()
         return (radial.entropy(wide._q, self.dim) + wide.scale.log()).to(self.scale.dtype)
-
-    def __repr__(self) -> str:
-        return super().__repr__().replace("(", f"(dim: {self.dim}, ", 1)
-
-    def _wide(self) -> HyperbolicRadius:
-        """This law in float64."""
-        return HyperbolicRadius(self.dim, self.scale.double(), self.c.double(), validate_args=False)
 
     def _stretch(self, rho: Tensor) -> Tensor:
         """The scaled radius of the same quantile as the length of white noise, divided by that."""
@@ -186,27 +140,11 @@ class HyperbolicRadius(TorchDistribution):
         Accurate to 1e-6 relative for probabilities from 1e-5 to 1 - 1e-5; below :math:`10^{-19}` it follows the
         power law of the density at 0.
         """
-        if self._validate_args and not bool(((value >= 0) & (value <= 1)).all()):
-            raise ValueError("HyperbolicRadius: icdf takes probabilities in [0, 1].")
-        end = radial.SCORE_MAX
-        z = torch.special.ndtri(value)
-        inner, q = torch.broadcast_tensors(z.clamp(-end, end), self._q)
-        y = radial.quantile(inner, q, self.dim)
-        log_ratio = torch.where(z < -end, value.log() - radial.log_ndtr(-end), 0.0)
-        return self.scale * (y * (log_ratio / self.dim).exp() + (z - end).clamp(min=0))
+        z, inner = self._score_of(value)
+        log_ratio = torch.where(z < -SCORE_MAX, value.log() - radial.log_ndtr(-SCORE_MAX), 0.0)
+        beyond = self.scale * (z - SCORE_MAX).clamp(min=0)
+        return self._quantile(inner) * (log_ratio / self.dim).exp() + beyond
 
-    def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:
-        # The normal score of a uniform is a normal variable, exact in both tails.
-        shape = self._extended_shape(sample_shape)
-        z = torch.randn(shape, dtype=self.scale.dtype, device=self.scale.device)
-        return self.scale * radial.quantile(z, self._q.expand(shape), self.dim)
-
-
-def _as_floating(name: str, value: Tensor | float) -> Tensor | float:
-    """Integers as numbers of the default dtype; half precision and complex numbers are refused."""
-    if not isinstance(value, Tensor):
-        return value
-    if not value.is_floating_point() and not value.is_complex():
-        return value.to(torch.get_default_dtype())
-    check_precision(value, f"HyperbolicRadius: {name}")
-    return value
+    def _quantile(self, z: Tensor) -> Tensor:
+        z, q = torch.broadcast_tensors(z, self._q)
+        return self.scale * radial.quantile(z, q, self.dim)

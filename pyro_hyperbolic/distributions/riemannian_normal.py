@@ -72,20 +72,13 @@ class RiemannianNormal(ManifoldNormal):
             "RiemannianNormal", loc=loc.shape[:-1], scale=value.shape[:-1], c=manifold.batch_shape
         )
         self._set_loc(expand_to(loc, batch_shape + loc.shape[-1:]), manifold)
-        self._set_scale(expand_to(value, batch_shape + (1,)))
+        self.scale = expand_to(value, batch_shape + (1,))
         super().__init__(batch_shape, loc.shape[-1:], validate_args=validate_args)
 
-    def _set_scale(self, scale: Tensor) -> None:
-        self.scale = scale
-        self._radii = [_radius(leaf, dim, scale.squeeze(-1)) for leaf, dim in self._leaves]
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Views of the parameters, which are no leaves: a copy makes its own.
-        return {name: value for name, value in self.__dict__.items() if name != "_radii"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._set_scale(self.scale)
+    @property
+    def _radii(self) -> list[HyperbolicRadius | SphericalRadius | SignedRadius]:
+        """The distributions of the distance to ``loc``, by factor. Made when asked for: a graph serves once."""
+        return [_radius(leaf, dim, self.scale.squeeze(-1)) for leaf, dim in self._leaves]
 
     @property
     def arg_constraints(self) -> dict[str, Any]:
@@ -98,7 +91,7 @@ class RiemannianNormal(ManifoldNormal):
         new = self._get_checked_instance(RiemannianNormal, _instance)
         batch_shape = torch.Size(batch_shape)
         new._set_loc(self.loc.expand(batch_shape + self.event_shape), self.manifold)
-        new._set_scale(self.scale.expand(batch_shape + (1,)))
+        new.scale = self.scale.expand(batch_shape + (1,))
         super(RiemannianNormal, new).__init__(batch_shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -169,5 +162,5 @@ def _radius(space: Manifold, dim: int, scale: Tensor) -> HyperbolicRadius | Sphe
     if space.sign == 0:
         return SignedRadius(dim, scale, torch.as_tensor(c))
     if space.sign < 0:
-        return SphericalRadius(dim, scale, c.abs() if isinstance(c, Tensor) else abs(c), validate_args=False)
+        return SphericalRadius(dim, scale, c if isinstance(c, Tensor) else abs(c), validate_args=False)
     return HyperbolicRadius(dim, scale, c, validate_args=False)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.spherical_radius import SphericalRadius
-from pyro_hyperbolic.ops import radial
 
 
 class SignedRadius:
@@ -41,11 +40,9 @@ class SignedRadius:
         return SignedRadius(self.dim, self.scale.double(), self.c.double())
 
     def rsample(self, sample_shape: torch.Size) -> Tensor:
-        flat = self._open_radius
-        shape = sample_shape + flat.batch_shape
+        shape = sample_shape + torch.broadcast_shapes(self.scale.shape, self.c.shape)
         z = torch.randn(shape, dtype=self.scale.dtype, device=self.scale.device)
-        outer = flat.scale * radial.quantile(z, flat._q.expand(shape), self.dim)
-        return torch.where(self._closed, self._closed_radius._quantile(z), outer)
+        return self._choose(lambda radius: radius._quantile(z))
 
     def _log_integral(self, log_factor: float) -> Tensor:
         return self._choose(lambda radius: radius._log_integral(log_factor))

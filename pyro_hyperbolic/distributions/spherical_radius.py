@@ -6,18 +6,16 @@ import math
 from typing import Any
 
 import torch
-from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
-from torch.distributions.utils import broadcast_all
 
+from pyro_hyperbolic.distributions.radius import Radius
 from pyro_hyperbolic.ops import polar
-from pyro_hyperbolic.ops.radial import SCORE_MAX
 from pyro_hyperbolic.ops.special import log_sinhc
 from pyro_hyperbolic.ops.transport import ends, invert, score
 
 
-class SphericalRadius(TorchDistribution):
+class SphericalRadius(Radius):
     r"""Distance of a Riemannian normal variable on a sphere to its mean, the twin of :class:`HyperbolicRadius`.
 
     .. math::
@@ -43,40 +41,10 @@ class SphericalRadius(TorchDistribution):
     """
 
     arg_constraints = {"scale": constraints.positive, "c": constraints.positive}
-    has_rsample = True
-
-    def __init__(
-        self,
-        dim: int,
-        scale: Tensor | float,
-        c: Tensor | float = 1.0,
-        validate_args: bool | None = None,
-    ) -> None:
-        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"SphericalRadius: dim must be an integer >= 1, got {dim!r}.")
-        self.dim = dim
-        try:
-            self.scale, self.c = broadcast_all(scale, c)
-        except RuntimeError as error:
-            raise ValueError(
-                f"SphericalRadius: the shapes {tuple(torch.as_tensor(scale).shape)} of scale and"
-                f" {tuple(torch.as_tensor(c).shape)} of c do not broadcast."
-            ) from error
-        super().__init__(self.scale.shape, validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> constraints.Constraint:
         return constraints.interval(0.0, math.pi / self.c.sqrt())
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> SphericalRadius:
-        new = self._get_checked_instance(SphericalRadius, _instance)
-        batch_shape = torch.Size(batch_shape)
-        new.dim = self.dim
-        new.scale = self.scale.expand(batch_shape)
-        new.c = self.c.expand(batch_shape)
-        super(SphericalRadius, new).__init__(batch_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
 
     @property
     def _dq(self) -> Tensor:
@@ -93,11 +61,6 @@ class SphericalRadius(TorchDistribution):
     def _unit(self) -> Tensor:
         r""":math:`\sqrt{w/c}`, the unit of the radius that stays finite as ``c`` goes to 0."""
         return self.scale * (self.dim / (1 + self._dq)).sqrt()
-
-    @property
-    def log_normalizer(self) -> Tensor:
-        r""":math:`\log Z_r`."""
-        return self._log_integral(0.0)
 
     def _log_integral(self, log_factor: float) -> Tensor:
         return polar.scaled_log_integral(self._w, self.dim, "square") + log_factor + self.dim * self._unit.log()
@@ -121,10 +84,6 @@ class SphericalRadius(TorchDistribution):
     @property
     def _kappa(self) -> Tensor:
         return 1 / (self.c * self.scale.square())
-
-    def _wide(self) -> SphericalRadius:
-        """This distribution in float64."""
-        return SphericalRadius(self.dim, self.scale.double(), self.c.double(), validate_args=False)
 
     def _stretch(self, rho: Tensor) -> Tensor:
         """The scaled radius of the same quantile as the length of white noise, divided by that."""
@@ -150,9 +109,6 @@ class SphericalRadius(TorchDistribution):
         wide = self._wide()
         jacobian = wide._moment(lambda r: r.log() + log_sinhc(-wide.c.unsqueeze(-1) * r * r, -1))
         return (wide._entropy_at(0.0) - (self.dim - 1) * jacobian).to(self.scale.dtype)
-
-    def __repr__(self) -> str:
-        return super().__repr__().replace("(", f"(dim: {self.dim}, ", 1)
 
     def _divergence(self, other: SphericalRadius) -> Tensor:
         """The Kullback-Leibler divergence from this distribution to one of another scale."""
@@ -181,16 +137,10 @@ class SphericalRadius(TorchDistribution):
 
         Probabilities below :math:`10^{-19}` have the quantile of that one.
         """
-        if self._validate_args and not bool(((value >= 0) & (value <= 1)).all()):
-            raise ValueError("SphericalRadius: icdf takes probabilities in [0, 1].")
-        return self._quantile(torch.special.ndtri(value).clamp(-SCORE_MAX, SCORE_MAX))
+        return self._quantile(self._score_of(value)[1])
 
     def _quantile(self, z: Tensor) -> Tensor:
         z, w = torch.broadcast_tensors(z, self._w)
         r = self._unit * polar.scaled_quantile(z, w, self.dim, "square")
         # The polynomial may pass the antipode by its own error.
         return torch.minimum(r, math.pi / self.c.sqrt())
-
-    def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:
-        shape = self._extended_shape(sample_shape)
-        return self._quantile(torch.randn(shape, dtype=self.scale.dtype, device=self.scale.device))

@@ -61,6 +61,14 @@ class Experiment(ABC):
         """The experiment, and those of its cells, whose models these cells start from."""
         return None
 
+    def part(self, cell: Any) -> Experiment:
+        """The experiment whose settings those of a cell are: itself, unless it is made of several."""
+        return self
+
+    def extras(self, cell: Any, member: Any) -> dict[str, Any]:
+        """What a trained model has to report beside the scores of its table."""
+        return {}
+
     def settings(self) -> dict[str, Any]:
         """What decides a result beside cell and seed."""
         return {key: value for key, value in asdict(self).items() if key != "seeds"}
@@ -76,7 +84,7 @@ class Job:
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same."""
-        settings = self.experiment.settings()
+        settings = self.experiment.part(self.cell).settings()
         return {"table": self.experiment.command, "cell": asdict(self.cell), "seed": self.seed, "settings": settings}
 
     @property

@@ -88,6 +88,9 @@ class MnistExperiment(Experiment):
         """Whether the parameters of the trained models are needed again."""
         return False
 
+    def extras(self, cell: MnistCell, member: HyperbolicVAE) -> dict[str, Any]:
+        return {"curvature": torch.as_tensor(member.manifold.c).item()} if cell.learn_curvature else {}
+
     def build(self, cell: MnistCell) -> VAE:
         """The model of a cell, untrained."""
         options: dict[str, Any] = {"hidden_dim": self.hidden_dim, "prior_scale": self.prior_scale}
@@ -126,13 +129,10 @@ class MnistExperiment(Experiment):
             member.init_output_bias(train)
             members.append(member)
         batches = Minibatches(train, self.batch_size, seed=jobs[0].number, members=len(jobs), drop_last=True)
-        svi = session.train(
-            jobs, members, lambda number: ((x,) for x in batches.epoch(number)), self.epochs, self.learning_rate
-        )
+        svi = session.train(jobs, members, batches.epoch, self.epochs, self.learning_rate)
         metrics = session.negative_iwae(svi, test, self.iwae_samples, shared=True)
         for job, member, values in zip(jobs, members, metrics, strict=True):
-            if job.cell.learn_curvature:
-                values["curvature"] = member.manifold.c.item()
+            values |= self.extras(job.cell, member)
             if self.keeps(job.cell):
                 session.save_model(job, member)
         return metrics

@@ -16,6 +16,7 @@ from pyro_hyperbolic.experiments.experiment import Job
 from pyro_hyperbolic.experiments.progress import Progress
 from pyro_hyperbolic.experiments.store import RunStore
 from pyro_hyperbolic.infer import EnsembleSVI, load_checkpoint, save_checkpoint
+from pyro_hyperbolic.infer.arguments import step_on
 from pyro_hyperbolic.infer.aside import aside
 
 # Triples of a member, a datum and a sample that are held at a time.
@@ -44,13 +45,13 @@ class Session:
         self,
         jobs: Sequence[Job],
         members: Sequence[Any],
-        epoch: Callable[[int], Iterable[tuple[Tensor, ...]]],
+        epoch: Callable[[int], Iterable[Any]],
         num_epochs: int,
         learning_rate: float,
     ) -> EnsembleSVI:
         """Train members with Adam on the ELBO, from the checkpoint of these jobs if there is one.
 
-        :param epoch: the batches of an epoch by its number, from 1 on; a batch is a tuple with one part per member.
+        :param epoch: the batches of an epoch by its number, from 1 on, with one part per member.
         """
         pyro.clear_param_store()
         pairs = [(member.model, member.guide) for member in members]
@@ -69,8 +70,7 @@ class Session:
         self.progress.advance(done * len(jobs), label)
         start = saved = time.monotonic()
         for number in range(done + 1, num_epochs + 1):
-            for batch in epoch(number):
-                svi.step(*batch)
+            svi.run(epoch(number))
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             self.progress.advance(len(jobs), label)
@@ -82,7 +82,7 @@ class Session:
         if done == num_epochs:
             # All that is left is the evaluation, for which the ensemble must be set up.
             with aside():
-                svi.evaluate_loss(*next(iter(epoch(num_epochs))))
+                step_on(svi.evaluate_loss, next(iter(epoch(num_epochs))))
         return svi
 
     def negative_iwae(self, svi: EnsembleSVI, data: Tensor, num_samples: int, *, shared: bool) -> list[dict[str, Any]]:

@@ -76,14 +76,15 @@ def sweep(
     own = share(group(jobs, settings.max_members), settings.rank, settings.world)
     groups = [missing for same in own if (missing := store.missing(same))]
     title = experiment.command if settings.world == 1 else f"{experiment.command}, rank {settings.rank}"
-    progress = Progress(experiment.epochs * sum(map(len, groups)), title)
+    parts = [experiment.part(same[0].cell) for same in groups]
+    progress = Progress(sum(part.epochs * len(same) for part, same in zip(parts, groups, strict=True)), title)
     device = torch.device(settings.device)
-    compile = device.type == "cuda" and experiment.worth_compiling if settings.compile is None else settings.compile
-    session = Session(store, device, compile, progress, settings.checkpoint_seconds)
     try:
-        for members in groups:
+        for part, members in zip(parts, groups, strict=True):
             start = time.perf_counter()
-            metrics = experiment.run(members, session)
+            compile = device.type == "cuda" and part.worth_compiling if settings.compile is None else settings.compile
+            session = Session(store, device, compile, progress, settings.checkpoint_seconds)
+            metrics = part.run(members, session)
             seconds = time.perf_counter() - start
             for job, values in zip(members, metrics, strict=True):
                 store.append(job, metrics=values, seconds=seconds / len(members), machine=machine(device))

@@ -72,6 +72,10 @@ class Table1(Experiment):
     def shape(self, cell: BranchingCell) -> Hashable:
         return cell.curvature > 0
 
+    def keeps(self, job: Job) -> bool:
+        """Whether the parameters of a trained model are needed again."""
+        return job.seed == 0
+
     def build(self, cell: BranchingCell, data_dim: int) -> VAE:
         """The model of a cell, untrained."""
         options: dict[str, Any] = {"hidden_dim": self.hidden_dim, "prior_scale": cell.prior_scale}
@@ -90,11 +94,10 @@ class Table1(Experiment):
             return torch.stack([getattr(data[job.seed], name) for job in jobs]).to(session.device)
 
         batches = Minibatches(stacked("train"), self.batch_size, seed=jobs[0].number, members=len(jobs), own_data=True)
-        svi = session.train(
-            jobs, members, lambda number: ((x,) for x in batches.epoch(number)), self.epochs, self.learning_rate
-        )
+        svi = session.train(jobs, members, batches.epoch, self.epochs, self.learning_rate)
         metrics = session.negative_iwae(svi, stacked("test"), self.iwae_samples, shared=False)
-        for job, member in zip(jobs, members, strict=True):
-            if job.seed == 0:
+        for job, member, values in zip(jobs, members, metrics, strict=True):
+            values |= self.extras(job.cell, member)
+            if self.keeps(job):
                 session.save_model(job, member)
         return metrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,15 +94,11 @@ class Table3(Experiment):
             members.append(EmbeddingClassifier(embeddings[key][0].decoder).to(session.device))
         keys = [(job.cell.row, job.seed // self.trainings) for job in jobs]
         z = torch.stack([embeddings[key][1] for key in keys])
-        numbers = torch.arange(len(labels), device=session.device)
-        batches = Minibatches(numbers, self.batch_size, seed=jobs[0].number, members=len(jobs), drop_last=True)
-        rows = torch.arange(len(jobs), device=session.device).unsqueeze(-1)
-
-        def epoch(number: int) -> Iterator[tuple[Tensor, ...]]:
-            for index in batches.epoch(number):
-                yield z[rows, index], labels[index]
-
-        session.train(jobs, members, epoch, self.epochs, self.learning_rate)
+        own = z, labels.expand(len(jobs), -1)
+        batches = Minibatches(
+            own, self.batch_size, seed=jobs[0].number, members=len(jobs), own_data=True, drop_last=True
+        )
+        session.train(jobs, members, batches.epoch, self.epochs, self.learning_rate)
         metrics = []
         for member, key in zip(members, keys, strict=True):
             confusion = member.confusion(embeddings[key][2], test_labels).double()

@@ -76,6 +76,10 @@ class Table4(Experiment):
     def shape(self, cell: GraphCell) -> Hashable:
         return cell.graph, cell.curvature > 0
 
+    def graph(self, cell: GraphCell) -> str:
+        """The name of the graph of a cell."""
+        return cell.graph
+
     def build(self, cell: GraphCell, num_nodes: int, edges: Tensor) -> VGAE:
         """The model of a cell, untrained."""
         options: dict[str, Any] = {"latent_dim": self.latent_dim, "hidden_dim": self.hidden_dim}
@@ -85,7 +89,7 @@ class Table4(Experiment):
         return HyperbolicVGAE(PoincareBall(cell.curvature), num_nodes, edges, **options)
 
     def run(self, jobs: Sequence[Job], session: Session) -> list[dict[str, Any]]:
-        graph = datasets.graph(jobs[0].cell.graph)
+        graph = datasets.graph(self.graph(jobs[0].cell))
         splits, members = [], []
         for job in jobs:
             split = datasets.split_edges(graph, test=self.test, validation=self.validation, seed=job.seed)
@@ -94,10 +98,11 @@ class Table4(Experiment):
             splits.append(split)
         session.train(jobs, members, lambda number: [()], self.epochs, self.learning_rate)
         metrics = []
-        for member, split in zip(members, splits, strict=True):
-            test = _scores(member, split.test, split.test_negatives)
+        for job, member, split in zip(jobs, members, splits, strict=True):
+            values: dict[str, Any] = _scores(member, split.test, split.test_negatives)
             validation = _scores(member, split.validation, split.validation_negatives)
-            metrics.append(test | {f"validation_{name}": value for name, value in validation.items()})
+            values |= {f"validation_{name}": value for name, value in validation.items()}
+            metrics.append(values | self.extras(job.cell, member))
         return metrics
 
 

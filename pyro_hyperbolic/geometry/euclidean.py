@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from pyro_hyperbolic.geometry.space import Space
+from pyro_hyperbolic.geometry.framed import Space
 from pyro_hyperbolic.ops.pairs import pairwise_norm
-from pyro_hyperbolic.ops.special import dot, safe_norm
+from pyro_hyperbolic.ops.special import dot, safe_norm, unit
 
 
 class Euclidean(Space):
@@ -75,9 +75,8 @@ class Euclidean(Space):
 
     def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
         r""":math:`\langle x - p, a\rangle/|a|`; 0 for ``a = 0``."""
-        length = safe_norm(a)
-        unit = a / torch.where(length == 0, 1.0, length)
-        out = dot(x, unit) - dot(p, unit)
+        normal = unit(a)
+        out = dot(x, normal) - dot(p, normal)
         return out if signed else out.abs()
 
     def projx(self, x: Tensor) -> Tensor:

@@ -17,7 +17,9 @@ _MAX_STEPS = 200
 _HALVINGS = 30
 
 
-def frechet_mean(manifold: Manifold, x: Tensor, weights: Tensor | None = None) -> Tensor:
+def frechet_mean(
+    manifold: Manifold, x: Tensor, weights: Tensor | None = None, *, start: Tensor | None = None
+) -> Tensor:
     r"""The point that minimises :math:`f(m) = \tfrac12 \sum_i w_i\, d(m, x_i)^2`.
 
     :math:`f` is geodesically strongly convex where no curvature is positive, so the minimum is unique. (On a sphere it
@@ -31,6 +33,8 @@ def frechet_mean(manifold: Manifold, x: Tensor, weights: Tensor | None = None) -
     :param manifold: where the points lie; a batch of curvatures has size 1 in its last dimension, that of the points.
     :param x: points ``(..., N, D)``.
     :param weights: non-negative ``(..., N)``, not all zero; equal by default.
+    :param start: where the search begins, ``(..., D)``: :math:`f` is never larger at the result. By default the origin,
+        or the point of greatest weight where a curvature is positive.
     :returns: ``(..., D)``.
     """
     if x.dim() < 2 or x.shape[-2] == 0:
@@ -47,20 +51,21 @@ def frechet_mean(manifold: Manifold, x: Tensor, weights: Tensor | None = None) -
         raise ValueError("weights must be non-negative with a positive sum; drop the negative ones.")
     weights = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
     # The coordinates of a fixed point may depend on the curvature; its normal coordinates do not.
-    mean = manifold.squeeze().from_normal_coords(None, _minimise(manifold, x, weights))
+    mean = manifold.squeeze().from_normal_coords(None, _minimise(manifold, x, weights, start))
     gradient, hessian, _ = _derivatives(manifold, mean, x, weights)
     step = torch.linalg.solve(hessian.detach(), gradient)
     return manifold.squeeze().from_normal_coords(mean, step)
 
 
 @torch.no_grad()
-def _minimise(manifold: Manifold, x: Tensor, weights: Tensor) -> Tensor:
+def _minimise(manifold: Manifold, x: Tensor, weights: Tensor, start: Tensor | None) -> Tensor:
     """Normal coordinates of the mean at the origin."""
     space = manifold.squeeze()  # of the mean, as manifold is that of the points
-    batch = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2], space.batch_shape)
     dim = manifold.intrinsic_dim(x.shape[-1])
-    mean = space.origin(dim, x.dtype, x.device).expand(batch + x.shape[-1:])
-    if any(leaf.sign <= 0 for leaf, _ in manifold.leaves(dim)):
+    mean = space.origin(dim, x.dtype, x.device) if start is None else start
+    batch = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2], space.batch_shape, mean.shape[:-1])
+    mean = mean.expand(batch + x.shape[-1:])
+    if start is None and any(leaf.sign <= 0 for leaf, _ in manifold.leaves(dim)):
         # From the opposite side of a sphere no direction leads to the points.
         heaviest = weights.argmax(-2, keepdim=True).expand(batch + (1, x.shape[-1]))
         mean = x.expand(batch + x.shape[-2:]).gather(-2, heaviest).squeeze(-2)
@@ -75,7 +80,9 @@ def _minimise(manifold: Manifold, x: Tensor, weights: Tensor) -> Tensor:
         for _ in range(_HALVINGS):
             trial = space.from_normal_coords(mean, size.unsqueeze(-1) * step)
             trial_gradient, trial_hessian, trial_value = _derivatives(manifold, trial, x, weights)
-            worse = trial_value > value * (1 + noise.clamp(max=_MOST_SLACK))
+            slack = noise.clamp(max=_MOST_SLACK)
+            # Of points that are all the same f is 0, and a computed value is the square of a rounding.
+            worse = trial_value > value * (1 + slack) + slack.square()
             if not bool(worse.any()):
                 break
             size = torch.where(worse, size / 2, size)

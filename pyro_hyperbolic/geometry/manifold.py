@@ -93,6 +93,10 @@ class Manifold(ABC):
         """The same space, whose curvatures have no gradient."""
         return self._each(Tensor.detach)
 
+    def snapshot(self) -> Self:
+        """As :meth:`detach`, with curvatures that nothing changes any more."""
+        return self._each(lambda c: c.detach().clone())
+
     @property
     def moves(self) -> bool:
         """Whether a curvature is differentiated."""

@@ -1,6 +1,6 @@
-r"""The Poincaré ball of curvature :math:`-c` as pure functions.
+r"""The stereographic chart of curvature :math:`-c` as pure functions: the Poincaré ball, and its twin for ``c < 0``.
 
-Points and tangent vectors are ``(..., d)``; ``c >= 0`` is a float, a 0-dim tensor, or ``(..., 1)``: one curvature for
+Points and tangent vectors are ``(..., d)``; ``c`` is a float, a 0-dim tensor, or ``(..., 1)``: one curvature for
 each point, as a factor of its coordinates. Formulas are arranged so that nothing cancels but what the coordinates
 decide: the gap :math:`1 - c|x|^2`, and the sum :math:`s = x + y` of opposite points, which is computed first. These two
 carry the rounding of the coordinates; everything else is a product, a quotient or a sum of terms that are no larger
@@ -17,13 +17,22 @@ All is smooth in ``c`` at 0, where the ball is the Euclidean space with metric :
 Functions that produce a point return one whose gap is at least the representable margin
 (:func:`pyro_hyperbolic.ops.tolerances.border_margin`); a point that has it is never moved.
 A point outside the ball gives ``nan``, not a number that looks right.
+
+Every formula is analytic in ``c`` through 0 and serves both signs. For ``c < 0`` the chart is all of space, the sphere
+of radius :math:`1/\sqrt{-c}` without the antipode of the origin. ``sign``, that of :mod:`pyro_hyperbolic.ops.special`,
+leads the special functions to their circular twins, and wide angles to :mod:`~pyro_hyperbolic.geometry.arcs`.
+Functions without it are rational in ``c``. :func:`geodesic` is the ball's alone: its weights, a quotient of sines for
+``c < 0``, are lost towards antipodes, and the way by normal coordinates is not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.geometry.arcs import arc, is_wide, narrow, toward, wide_arc
 from pyro_hyperbolic.geometry.planes import needs_double, plane_sinh
 from pyro_hyperbolic.ops.checks import check_precision
 from pyro_hyperbolic.ops.pairs import pairwise_norm
@@ -33,7 +42,6 @@ from pyro_hyperbolic.ops.special import (
     dot,
     log_sinhc,
     safe_norm,
-    scaled_asinh,
     squared_norm,
     tanhc,
     unit,
@@ -43,9 +51,25 @@ from pyro_hyperbolic.ops.tolerances import border_margin
 Curvature = float | Tensor
 
 
+_watchers: list[Callable[[Tensor, Curvature, Tensor], None]] = []
+
+
+def watch_gaps(watcher: Callable[[Tensor, Curvature, Tensor], None]) -> None:
+    """Have ``watcher`` called with the arguments and the result of every :func:`gap` that is not compiled."""
+    _watchers.append(watcher)
+
+
 def gap(x: Tensor, c: Curvature) -> Tensor:
     """:math:`1 - c|x|^2`, last dimension kept: positive inside, ``nan`` on the border and outside."""
     check_precision(x)
+    out = _gap(x, c)
+    if not torch.compiler.is_compiling():
+        for watcher in _watchers:
+            watcher(x, c, out)
+    return out
+
+
+def _gap(x: Tensor, c: Curvature) -> Tensor:
     return torch.threshold(1 - c * squared_norm(x), 0.0, torch.nan)
 
 
@@ -113,62 +137,90 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
     return lambda_x(x, c) * safe_norm(u).squeeze(-1)
 
 
-def expmap0(v: Tensor, c: Curvature) -> Tensor:
+def expmap0(v: Tensor, c: Curvature, sign: int = 1) -> Tensor:
     check_precision(v)
+    factor = tanhc(c * squared_norm(v), sign)
     # As in projx: the factor is 0 only where the square overflows.
-    return projx(torch.threshold(tanhc(c * squared_norm(v)), 0.0, torch.nan) * v, c)
+    factor = torch.threshold(factor, 0.0, torch.nan) if sign > 0 else torch.where(factor == 0, torch.nan, factor)
+    return projx(factor * v, c)
 
 
-def logmap0(y: Tensor, c: Curvature) -> Tensor:
+def logmap0(y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
     beta = gap(y, c)
-    return asinhc(c * squared_norm(y) / beta) * y * beta.rsqrt()
+    u = c * squared_norm(y) / beta
+    near = asinhc(narrow(u, sign), sign) * y * beta.rsqrt()
+    if sign > 0:
+        return near
+    wide = is_wide(u)
+    length = safe_norm(y)
+    return toward(y, wide_arc(length, c, wide, torch.ones_like(length)), wide, near)
 
 
-def expmap(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    return mobius_add(x, expmap0(v / gap(x, c), c), c)
+def expmap(x: Tensor, v: Tensor, c: Curvature, sign: int = 1) -> Tensor:
+    return mobius_add(x, expmap0(v / gap(x, c), c, sign), c)
 
 
-def logmap(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    return gap(x, c) * _half_log(x, y, c)
+def logmap(x: Tensor, y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
+    return gap(x, c) * _half_log(x, y, c, sign)
 
 
-def from_normal_coords(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
+def from_normal_coords(x: Tensor, v: Tensor, c: Curvature, sign: int = 1) -> Tensor:
     r""":math:`\exp_x(v / \lambda_x)`: the point at distance :math:`|v|` from ``x`` in direction ``v``."""
-    return mobius_add(x, expmap0(v / 2, c), c)
+    return mobius_add(x, expmap0(v / 2, c, sign), c)
 
 
-def to_normal_coords(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
-    r""":math:`\lambda_x \log_x(y)`, the inverse of :func:`from_normal_coords`."""
-    return 2 * _half_log(x, y, c)
+def to_normal_coords(x: Tensor, y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
+    r""":math:`\lambda_x \log_x(y)`, the inverse of :func:`from_normal_coords`; at antipodes the first direction."""
+    return 2 * _half_log(x, y, c, sign)
 
 
-def _half_log(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+def _half_log(x: Tensor, y: Tensor, c: Curvature, sign: int) -> Tensor:
     r""":math:`\log_0(\ominus x \oplus y)`, whose length is half the distance."""
     s = y - x
     s2 = squared_norm(s)
     alpha, beta = gap(x, c), gap(y, c)
-    u = c * s2 / (alpha * beta)
-    return asinhc(u) * (1 + u).rsqrt() * (alpha * s - c * s2 * x) / (alpha * beta)
+    gaps = alpha * beta
+    u = c * s2 / gaps
+    direction = alpha * s - c * s2 * x
+    small = narrow(u, sign)
+    near = asinhc(small, sign) * (1 + small).rsqrt() * direction / gaps
+    if sign > 0:
+        return near
+    wide = is_wide(u)
+    return toward(direction, wide_arc(safe_norm(s), c, wide, _cochord(x, y, c, wide)), wide, near)
 
 
-def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+def dist(x: Tensor, y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
     r""":math:`\tfrac{2}{\sqrt c}\operatorname{asinh}(\sqrt{c}\,|x-y| / \sqrt{\alpha\beta})`."""
-    chord = safe_norm(x - y) * (gap(x, c) * gap(y, c)).rsqrt()
-    return 2 * scaled_asinh(chord, c).squeeze(-1)
+    scale = (gap(x, c) * gap(y, c)).rsqrt()
+    half = arc(safe_norm(x - y) * scale, c, sign, lambda wide: _cochord(x, y, c, wide) * scale)
+    return 2 * half.squeeze(-1)
 
 
-def dist0(x: Tensor, c: Curvature) -> Tensor:
-    return 2 * scaled_asinh(safe_norm(x) * gap(x, c).rsqrt(), c).squeeze(-1)
+def _cochord(x: Tensor, y: Tensor, c: Curvature, wide: Tensor) -> Tensor:
+    r""":math:`\sqrt{\alpha\beta + c|x - y|^2}` where the angle is wide, by a sum of two squares; 1 elsewhere.
+
+    .. math:: \alpha\beta + c|x - y|^2 = (1 - c\langle x, y\rangle)^2 + c^2(|x|^2|y|^2 - \langle x, y\rangle^2)
+    """
+    xy = dot(x, y).unsqueeze(-1)
+    across = y - xy * x / torch.where(wide & (x != 0).any(-1, keepdim=True), squared_norm(x), 1.0)
+    return torch.where(wide, safe_norm(torch.cat([1 - c * xy, c * safe_norm(x) * safe_norm(across)], -1)), 1.0)
 
 
-def pairwise_dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+def dist0(x: Tensor, c: Curvature, sign: int = 1) -> Tensor:
+    scale = gap(x, c).rsqrt()
+    return 2 * arc(safe_norm(x) * scale, c, sign, lambda wide: scale).squeeze(-1)
+
+
+def pairwise_dist(x: Tensor, y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
     """All distances between ``(..., N, d)`` and ``(..., M, d)`` as ``(..., N, M)``, O(N M) memory.
 
     ``c`` is a number for all pairs, or ``(..., 1, 1)``. The chords are taken from differences; from
-    :math:`|x|^2 + |y|^2 - 2xy` all pairs near the border would be lost.
+    :math:`|x|^2 + |y|^2 - 2xy` all pairs near the border would be lost. For ``c < 0`` pairs near antipodes have half of
+    the digits.
     """
     chord = pairwise_norm(x, y) * gap(x, c).rsqrt() * gap(y, c).rsqrt().transpose(-1, -2)
-    return 2 * scaled_asinh(chord, c)
+    return 2 * arc(chord, c, sign)
 
 
 def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
@@ -215,16 +267,17 @@ def geodesic_weights(t: float | Tensor, square: Tensor) -> tuple[Tensor, Tensor]
     return start, end
 
 
-def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = True) -> Tensor:
+def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = True, sign: int = 1) -> Tensor:
     r"""Distance of ``x`` to the gyroplane through ``p`` with normal ``a``, by :mod:`~pyro_hyperbolic.geometry.planes`.
 
-    A plane with ``a = 0`` has distance 0 from everything.
+    A plane with ``a = 0`` has distance 0 from everything. For ``c < 0`` it is a great sphere, and the derivative at the
+    two points farthest from it is taken as 0.
     """
     dtype, curvature = x.dtype, per_point(c)
     if needs_double(x, p):
         x, p, a = x.double(), p.double(), a.double()
         c = c.double() if isinstance(c, Tensor) else c
-    out = scaled_asinh(plane_sinh(x, 1 / gap(x, c), p, 1 / gap(p, c), unit(a), c, dtype), curvature)
+    out = arc(plane_sinh(x, 1 / gap(x, c), p, 1 / gap(p, c), unit(a), c, dtype), curvature, sign)
     return out if signed else out.abs()
 
 
@@ -234,7 +287,8 @@ def per_point(c: Curvature) -> Curvature:
 
 
 def contains(x: Tensor, c: Curvature) -> Tensor:
-    return (gap(x, c) > 0).squeeze(-1)
+    check_precision(x)
+    return (_gap(x, c) > 0).squeeze(-1)
 
 
 def log_volume_element(x: Tensor, c: Curvature) -> Tensor:

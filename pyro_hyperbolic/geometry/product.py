@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from pyro_hyperbolic.geometry.framed import Space
 from pyro_hyperbolic.geometry.manifold import Manifold
-from pyro_hyperbolic.geometry.space import Space
 from pyro_hyperbolic.ops.special import safe_norm
 
 Factor = tuple[Manifold, int]

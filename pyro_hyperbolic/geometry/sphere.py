@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import sphere_math as sm
-from pyro_hyperbolic.geometry.space import Space
-from pyro_hyperbolic.ops.special import squared_norm
+from pyro_hyperbolic.geometry.framed import Space
+from pyro_hyperbolic.ops.special import squared_norm, unit
 from pyro_hyperbolic.ops.tolerances import sphere_tolerance
 
 
@@ -97,7 +97,7 @@ class Sphere(Space):
 
     def projx(self, x: Tensor) -> Tensor:
         """The nearest point of the sphere; for the centre, which has none, the centre itself."""
-        return sm.unit(x) / sm.root(self.aligned_c(x), x)
+        return unit(x) / sm.root(self.aligned_c(x), x)
 
     def contains(self, x: Tensor) -> Tensor:
         """Which points satisfy the equation of the sphere to rounding; ``False`` for ``nan`` and ``inf``."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.geometry.poincare_math import per_point
 from pyro_hyperbolic.ops.pairs import pairwise_norm
-from pyro_hyperbolic.ops.special import cosh_sqrt, dot, safe_norm, sinhc, squared_norm
+from pyro_hyperbolic.ops.special import cosh_sqrt, dot, safe_norm, sinhc, squared_norm, unit
 
 Curvature = float | Tensor
 
@@ -23,12 +23,6 @@ Curvature = float | Tensor
 def root(c: Curvature, like: Tensor) -> Curvature:
     """:math:`\\sqrt c` to the precision of ``like``."""
     return c.to(like.dtype).sqrt() if isinstance(c, Tensor) else math.sqrt(c)
-
-
-def unit(x: Tensor) -> Tensor:
-    """``x`` divided by its length; 0 at 0."""
-    length = safe_norm(x)
-    return x / torch.where(length == 0, 1.0, length)
 
 
 def lift(v: Tensor) -> Tensor:

@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from pyro_hyperbolic.geometry import poincare_math as pm
-from pyro_hyperbolic.geometry import stereographic_math as st
+from pyro_hyperbolic.geometry.chart import StereographicChart
+from pyro_hyperbolic.geometry.framed import Space
 from pyro_hyperbolic.geometry.manifold import describe
-from pyro_hyperbolic.geometry.poincare import PoincareBall
-from pyro_hyperbolic.geometry.space import Space
 from pyro_hyperbolic.ops.special import squared_norm
 
 
-class Stereographic(Space):
+class Stereographic(StereographicChart, Space):
     r"""The space of curvature ``k``, of either sign: the metric :math:`4\,dx^2/(1 + k|x|^2)^2`.
 
     For ``k < 0`` it is ``PoincareBall(-k)``; for ``k > 0`` the sphere of radius :math:`1/\sqrt k`, projected from the
@@ -72,21 +70,6 @@ class Stereographic(Space):
     def __repr__(self) -> str:
         return f"Stereographic(k={describe(self.k)})"
 
-    def intrinsic_dim(self, size: int) -> int:
-        return size
-
-    def ambient_dim(self, dim: int) -> int:
-        return dim
-
-    def origin(self, dim: int, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
-        return torch.zeros(dim, dtype=dtype, device=device)
-
-    def reach(self, dtype: torch.dtype) -> float | Tensor:
-        c = torch.as_tensor(self.c, dtype=torch.float64).detach()
-        # Minus 0 has a root of its own.
-        reach = torch.as_tensor(PoincareBall.with_curvature(c.clamp(min=0).abs()).reach(dtype), device=c.device)
-        return reach if reach.dim() > 0 else reach.item()
-
     def period(self, x: Tensor) -> float | Tensor | None:
         c = self.aligned_c(x)
         if not isinstance(c, Tensor):
@@ -94,60 +77,9 @@ class Stereographic(Space):
         closed = c < 0
         return torch.where(closed, 2 * math.pi / torch.where(closed, -c, 1.0).sqrt(), math.inf).to(x.dtype)
 
-    def lambda_x(self, x: Tensor) -> Tensor:
-        """Conformal factor ``(...)``."""
-        return pm.lambda_x(x, self.aligned_c(x))
-
-    def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
-        r"""Möbius addition :math:`x \oplus y`."""
-        return pm.mobius_add(x, y, self.aligned_c(x))
-
-    def gyration(self, a: Tensor, b: Tensor, u: Tensor) -> Tensor:
-        r"""The rotation :math:`\operatorname{gyr}[a, b]u`."""
-        return pm.gyration(a, b, u, self.aligned_c(a))
-
-    def from_normal_coords(self, x: Tensor | None, v: Tensor) -> Tensor:
-        c = self.aligned_c(v)
-        return st.expmap0(v / 2, c, self.sign) if x is None else st.from_normal_coords(x, v, c, self.sign)
-
-    def to_normal_coords(self, x: Tensor | None, y: Tensor) -> Tensor:
-        c = self.aligned_c(y)
-        return st.to_normal_coords0(y, c, self.sign) if x is None else st.to_normal_coords(x, y, c, self.sign)
-
-    def frame(self, x: Tensor, v: Tensor) -> Tensor:
-        return pm.transp0(x, v / 2, self.aligned_c(x))
-
-    def coframe(self, x: Tensor, u: Tensor) -> Tensor:
-        return 2 * pm.transp0back(x, u, self.aligned_c(x))
-
-    def dist(self, x: Tensor, y: Tensor) -> Tensor:
-        return st.dist(x, y, self.aligned_c(x), self.sign)
-
-    def dist0(self, x: Tensor) -> Tensor:
-        return st.dist0(x, self.aligned_c(x), self.sign)
-
-    def pairwise_dist(self, x: Tensor, y: Tensor) -> Tensor:
-        return st.pairwise_dist(x, y, self.c_of_sets(x), self.sign)
-
-    def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
-        return pm.transp(x, y, v, self.aligned_c(x))
-
-    def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
-        return st.dist2plane(x, p, a, self.aligned_c(x), self.sign, signed)
-
-    def projx(self, x: Tensor) -> Tensor:
-        """The nearest point that the dtype can hold; ``x`` itself if it is one."""
-        return pm.projx(x, self.aligned_c(x))
-
     def contains(self, x: Tensor) -> Tensor:
         """Which points are finite and, for ``k < 0``, strictly inside of the ball."""
-        return pm.contains(x, self.aligned_c(x)) & x.isfinite().all(-1)
-
-    def log_volume_element(self, x: Tensor) -> Tensor:
-        return pm.log_volume_element(x, self.aligned_c(x))
-
-    def recentre(self, m: Tensor, v: Tensor) -> Tensor:
-        return self.to_normal_coords(self.from_normal_coords(None, m), self.from_normal_coords(None, v))
+        return super().contains(x) & x.isfinite().all(-1)
 
     def conditioning(self, x: Tensor) -> Tensor:
         return self.lambda_x(x).clamp(min=2) / 2

@@ -49,8 +49,14 @@ def narrowed(args: tuple[Any, ...], kwargs: dict[str, Any], start: int, stop: in
     return rebuild([t[start:stop] if t.dim() else t for t in inputs])
 
 
-def step_on(step: Callable[..., Tensor], batch: Any, **options: Any) -> Tensor:
-    """``step`` with what a loader yields: one argument, a tuple or list of them, or a dictionary of keywords."""
+def as_arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a loader yields as arguments: one, a tuple or list of several, or a dictionary of keywords."""
     if isinstance(batch, dict):
-        return step(**batch, **options)
-    return step(*batch, **options) if isinstance(batch, (tuple, list)) else step(batch, **options)
+        return (), batch
+    return (tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)), {}
+
+
+def step_on(step: Callable[..., Tensor], batch: Any, **options: Any) -> Tensor:
+    """``step`` with what a loader yields."""
+    args, kwargs = as_arguments(batch)
+    return step(*args, **kwargs, **options)

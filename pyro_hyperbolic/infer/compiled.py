@@ -12,33 +12,56 @@ import torch
 from pyro.poutine.messenger import Messenger
 
 
-def compile_function(function: Callable[..., Any], *inputs: Any) -> Callable[..., Any]:
+def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = False) -> Callable[..., Any]:
     """``function`` traced on these inputs and compiled; of one shape, with all its Python run once.
 
     Dynamo cannot read a Pyro program (its handlers are context managers); tracing runs it. What the compiler fails on
     (it has bugs, and needs a toolchain) runs as it was traced, with a warning.
+
+    :param tune: on CUDA, try kernels for every matrix product and take the fastest. It pays where products are small,
+        as those of one model are; those of an ensemble are best left to cuBLAS. The choices are kept in torch's cache.
     """
     from torch.fx.experimental.proxy_tensor import make_fx  # half a second, which only those who compile should pay
 
     with pyro.validation_enabled(False):
         graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
-    return _CompiledGraph(graph)
+    return _CompiledGraph(graph, _TUNED if tune and _on_cuda(inputs) else {})
+
+
+_TUNED = {"max_autotune": True}
+
+
+def _on_cuda(inputs: Any) -> bool:
+    return any(isinstance(x, torch.Tensor) and x.is_cuda for x in torch.utils._pytree.tree_leaves(inputs))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the table of timings that the compiler prints for every product it tunes."""
+    from torch._inductor import select_algorithm
+
+    printed = select_algorithm.PRINT_AUTOTUNE
+    select_algorithm.PRINT_AUTOTUNE = False
+    try:
+        yield
+    finally:
+        select_algorithm.PRINT_AUTOTUNE = printed
 
 
 class _CompiledGraph:
     """A graph that is compiled by its first call."""
 
-    def __init__(self, graph: Callable[..., Any]) -> None:
-        self._graph = graph
+    def __init__(self, graph: Callable[..., Any], options: dict[str, Any]) -> None:
+        self._graph, self._options = graph, options
         self._run: Callable[..., Any] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
         return self._first_call(*inputs) if self._run is None else self._run(*inputs)
 
     def _first_call(self, *inputs: Any) -> Any:
-        compiled = torch.compile(self._graph, fullgraph=True, dynamic=False)
+        compiled = torch.compile(self._graph, fullgraph=True, dynamic=False, options=self._options)
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _quiet():
                 # Advice of the compiler: whether products may be less exact is for the user to say.
                 warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
                 result = compiled(*inputs)

@@ -13,14 +13,16 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from pyro_hyperbolic.infer.arguments import signature, split_tensors, step_on
+from pyro_hyperbolic.infer.arguments import as_arguments, signature, split_tensors, step_on
 from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.infer.compiled import compile_function, explained
 from pyro_hyperbolic.infer.functional import Found, Parameters, Program
 from pyro_hyperbolic.infer.graphs import CapturedStep
 from pyro_hyperbolic.infer.marginal import check_arguments, iwae_estimates, log_weights
+from pyro_hyperbolic.infer.minibatch import Epoch
 from pyro_hyperbolic.infer.modes import OutOfPlaceRandom
 from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
+from pyro_hyperbolic.infer.run import run_steps
 from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
 from pyro_hyperbolic.infer.watch import NaNWatch
 
@@ -107,32 +109,58 @@ class EnsembleSVI:
         """
         if self._optimiser is None:
             self._set_up(args, kwargs, shared)
-        elif self.steps % self.validate_every == 0:
-            self._validate(self.steps // self.validate_every % len(self), args, kwargs, shared)
+        else:
+            self._validate(1, args, kwargs, shared)
         self._take_over_changes()
         assert self._optimiser is not None
         key = self._key(args, kwargs, shared)
         # The first step of a kind is not captured: it makes the state of the optimiser, which a capture must find.
         if self._optimiser.captured and key in self._begun:
-            if key not in self._captured:
-                options = kwargs | {"shared": shared}
-                with explained("captured in a CUDA graph", "use capture=False"):
-                    self._captured[key] = CapturedStep(self._step, args, options, self._state_tensors())
-            losses = self._captured[key].replay(args, kwargs | {"shared": shared})
+            losses = self._replay(key, self._step, args, kwargs | {"shared": shared})
         else:
             losses = self._step(*args, shared=shared, **kwargs)
             self._begun.add(key)
         self.steps += 1
+        self._watch.see(losses.unsqueeze(0), self.steps)
+        return losses
+
+    def run(self, batches: Iterable[Any], *, shared: bool = False, progress: bool = False) -> Tensor:
+        """A step for each of the batches; the losses ``(steps, E)``. See :meth:`FastSVI.run`.
+
+        :param batches: arguments of :meth:`step`: a tuple holds several, a dictionary keywords.
+        :param progress: show a progress bar.
+        """
+
+        def block(epoch: Epoch, rows: Tensor) -> Tensor | None:
+            return self._block(epoch, rows, shared)
+
+        losses = run_steps(batches, lambda batch: step_on(self.step, batch, shared=shared), block, progress)
+        return torch.cat(losses) if losses else torch.empty(0, len(self))
+
+    def _block(self, epoch: Epoch, rows: Tensor, shared: bool) -> Tensor | None:
+        """The steps with some batches, given by their rows, in one graph; ``None`` before a step of the kind."""
+        if self._optimiser is None or not self._optimiser.captured:
+            return None
+        args, kwargs = as_arguments(epoch.source.take(rows[0]))
+        self._take_over_changes()
+        key = self._key(args, kwargs, shared)
+        if key not in self._begun:
+            return None
+        self._validate(len(rows), args, kwargs, shared)
+
+        def steps(rows: Tensor) -> Tensor:
+            return torch.stack([step_on(self._step, epoch.source.take(index), shared=shared) for index in rows])
+
+        losses = self._replay((epoch.source, len(rows), key), steps, (rows,), {}, warm_up=1)
+        self.steps += len(rows)
         self._watch.see(losses, self.steps)
         return losses
 
-    def run(self, batches: Iterable[Any], *, shared: bool = False) -> Tensor:
-        """A step for each of the batches; the losses ``(steps, E)``.
-
-        :param batches: arguments of :meth:`step`: a tuple holds several, a dictionary keywords.
-        """
-        losses = [step_on(self.step, batch, shared=shared) for batch in batches]
-        return torch.stack(losses) if losses else torch.empty(0, len(self))
+    def _replay(self, key: Any, step: Callable[..., Tensor], args: Any, kwargs: Any, **options: Any) -> Tensor:
+        if key not in self._captured:
+            with explained("captured in a CUDA graph", "use capture=False"):
+                self._captured[key] = CapturedStep(step, args, kwargs, *self._graph_parts(), **options)
+        return self._captured[key].replay(args, kwargs)
 
     def evaluate_loss(self, *args: Any, shared: bool = False, **kwargs: Any) -> Tensor:
         """The losses ``(E,)`` without a step."""
@@ -286,12 +314,15 @@ class EnsembleSVI:
                 raise ValueError(f"member {i} shares parameters with another member; give each a module of its own.")
             seen |= own
 
-    def _validate(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
-        """One evaluation of a member by itself, with Pyro's validation and no trace in the random numbers.
+    def _validate(self, count: int, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
+        """Where it is due in one of the next steps, evaluate a member by itself, with Pyro's validation, aside.
 
-        A member that fails it must not stop the others: it is reported once, and not looked at again.
+        The members have their turns. One that fails must not stop the others: it is reported once, and not looked at
+        again.
         """
-        if i in self._invalid:
+        due = -(-self.steps // self.validate_every)
+        i = due % len(self)
+        if due * self.validate_every >= self.steps + count or i in self._invalid:
             return
         own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
         model, guide = self.members[i]
@@ -431,10 +462,11 @@ class EnsembleSVI:
             factor = self._ratio.to(tensor.dtype).reshape(-1, *[1] * (tensor.dim() - 1))
             tensor.copy_(torch.lerp(old, tensor, factor))
 
-    def _state_tensors(self) -> list[Tensor]:
+    def _graph_parts(self) -> tuple[list[Tensor], Callable[[], Any]]:
+        """The tensors that a step changes, and what completes its capture."""
         assert self._optimiser is not None
         state = [v for s in self._optimiser.torch.state.values() for v in s.values() if isinstance(v, Tensor)]
-        return [*self.parameters.values(), *self.buffers.values(), *state]
+        return [*self.parameters.values(), *self.buffers.values(), *state], self._optimiser.tables
 
 
 def _warn_of_attributes(found: list[Parameters]) -> None:

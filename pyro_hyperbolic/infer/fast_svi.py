@@ -12,13 +12,15 @@ from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 from torch import Tensor
 
-from pyro_hyperbolic.infer.arguments import signature, split_tensors, step_on
+from pyro_hyperbolic.infer.arguments import as_arguments, signature, split_tensors, step_on
 from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.infer.compiled import compile_function, explained
 from pyro_hyperbolic.infer.functional import Found, Parameters, Program, unknown_parameter
 from pyro_hyperbolic.infer.graphs import CapturedStep
+from pyro_hyperbolic.infer.minibatch import Epoch
 from pyro_hyperbolic.infer.modes import ConstantsOnDevice, DecompositionsOnDevice, Unvalidated
 from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
+from pyro_hyperbolic.infer.run import run_steps
 from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
 from pyro_hyperbolic.infer.watch import NaNWatch
 
@@ -28,12 +30,12 @@ Gradients = tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor]]
 class FastSVI:
     r"""Takes what :class:`pyro.infer.SVI` takes, and gives the same losses and parameters for the same seed, faster.
 
-    A step has no host synchronisation and one fused optimiser for all parameters. On CUDA it is captured in a graph and
-    replayed; where asked, the whole of loss and gradient is compiled. The first step is an ordinary one, with Pyro's
-    validation: it finds the parameters and reports what cannot be done fast (sites that are not reparametrised,
-    enumeration) with the name of the site and the remedy. Later steps do not validate; every ``validate_every`` steps
-    the loss is evaluated once more with validation, aside, so that a distribution that has left what its coordinates
-    hold still raises its error.
+    A step has no host synchronisation and one fused optimiser for all parameters. On CUDA it is captured in a graph
+    and replayed; where asked, the whole of loss and gradient is compiled. The first step is an ordinary one, with
+    Pyro's validation: it finds the parameters and reports what cannot be done fast (sites of the guide that are
+    neither reparametrised nor enumerated) with the name of the site and the remedy. Later steps do not validate;
+    every ``validate_every`` steps the loss is evaluated once more with validation, aside, so that a distribution
+    that has left what its coordinates hold still raises its error.
 
     ``optim`` is used as by ``SVI``: its state is always current in ``optim.get_state()`` and ``optim.save()``, a state
     that it was given is gone on from, two trainers may share it, and learning rates may be changed in
@@ -43,8 +45,8 @@ class FastSVI:
     :param guide: the guide, every site of which must be reparametrised.
     :param optim: a ``pyro.optim`` optimiser (with options and clipping per parameter and learning-rate schedules), or a
         function from parameters to a torch optimiser.
-    :param loss: ``Trace_ELBO``, ``TraceMeanField_ELBO``, ``RenyiELBO`` or :class:`DReG_ELBO`; or a function
-        ``(model, guide, *args, **kwargs)`` that returns a tensor.
+    :param loss: ``Trace_ELBO``, ``TraceMeanField_ELBO``, ``RenyiELBO``, ``TraceEnum_ELBO`` or :class:`DReG_ELBO`; or a
+        function ``(model, guide, *args, **kwargs)`` that returns a tensor.
     :param capture: capture the step in a CUDA graph; by default where the parameters are on a CUDA device. The programs
         must have static structure. A step is captured per set of shapes and numbers among the arguments, the attributes
         of modules and the options of the optimiser; a number that changes in every step is better made a tensor. What
@@ -105,17 +107,22 @@ class FastSVI:
         loss = self._advance(args, kwargs)
         self.steps += 1
         assert self._watch is not None
-        self._watch.see(loss, self.steps)
+        self._watch.see(loss.unsqueeze(0), self.steps)
         return loss
 
-    def run(self, batches: Iterable[Any]) -> Tensor:
+    def run(self, batches: Iterable[Any], *, progress: bool = False) -> Tensor:
         """A step for each of the batches; the losses as one tensor.
+
+        Captured steps with the batches of an epoch of :class:`Minibatches` are taken many at a time, in a graph that
+        draws the batches too. Those of any other iterable are drawn while the device is at work on the last one. An
+        interrupt loses no more than the steps of one graph; what was trained before stays.
 
         :param batches: arguments of :meth:`step`: a tuple holds several, a dictionary keywords. For example an epoch of
             :class:`Minibatches`, or a ``DataLoader``.
+        :param progress: show a progress bar.
         """
-        losses = [step_on(self.step, batch) for batch in batches]
-        return torch.stack(losses) if losses else torch.empty(0)
+        losses = run_steps(batches, lambda batch: step_on(self.step, batch), self._block, progress)
+        return torch.cat(losses) if losses else torch.empty(0)
 
     def loss_and_grads(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> Tensor:
         """The loss as a 0-dim tensor; its gradients are added to those of the parameters. There is no step."""
@@ -168,9 +175,7 @@ class FastSVI:
         if self._optimiser is None:
             return self._ordinary_step(args, kwargs, validated=True)
         assert self._parameters is not None
-        if self.steps and self.steps % self.validate_every == 0:
-            with aside(), self._parameters.kept_buffers():
-                self.loss(self.model, self.guide, *args, **kwargs)
+        self._validate(1, args, kwargs)
         self._take_over_changes()
         if not (self._optimiser.captured or self.compile):
             return self._ordinary_step(args, kwargs)
@@ -180,10 +185,41 @@ class FastSVI:
             return self._ordinary_step(args, kwargs)
         if not self._optimiser.captured:
             return self._fast_step(*args, **kwargs)
+        return self._replay(key, self._fast_step, args, kwargs)
+
+    def _block(self, epoch: Epoch, rows: Tensor) -> Tensor | None:
+        """The steps with some batches, given by their rows, in one graph; ``None`` before a step of the kind."""
+        if self._optimiser is None or not self._optimiser.captured:
+            return None
+        assert self._parameters is not None
+        assert self._watch is not None
+        args, kwargs = as_arguments(epoch.source.take(rows[0]))
+        self._take_over_changes()
+        key = self._key(args, kwargs)
+        if key not in self._begun or not self._parameters.are_current():
+            return None
+        self._validate(len(rows), args, kwargs)
+
+        def steps(rows: Tensor) -> Tensor:
+            return torch.stack([step_on(self._fast_step, epoch.source.take(index)) for index in rows])
+
+        losses = self._replay((epoch.source, len(rows), key), steps, (rows,), {}, warm_up=1)
+        self.steps += len(rows)
+        self._watch.see(losses, self.steps)
+        return losses
+
+    def _replay(self, key: Any, step: Callable[..., Tensor], args: Any, kwargs: Any, **options: Any) -> Tensor:
         if key not in self._captured:
             with explained("captured in a CUDA graph", "use capture=False"):
-                self._captured[key] = CapturedStep(self._fast_step, args, kwargs, self._state_tensors())
+                self._captured[key] = CapturedStep(step, args, kwargs, *self._graph_parts(), **options)
         return self._captured[key].replay(args, kwargs)
+
+    def _validate(self, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Evaluate the loss with validation, aside, where it is due in one of the next steps."""
+        assert self._parameters is not None
+        if self.steps and -self.steps % self.validate_every < count:
+            with aside(), self._parameters.kept_buffers():
+                self.loss(self.model, self.guide, *args, **kwargs)
 
     def _take_over_changes(self) -> None:
         """What has happened to the optimiser since the last step."""
@@ -331,7 +367,7 @@ class FastSVI:
             return loss.detach(), gradients, {name: t.detach() for name, t in run.buffers.items()}
 
         with explained("compiled", "use compile=False"):
-            return compile_function(gradients, self._values(), parameters.buffers, inputs), used
+            return compile_function(gradients, self._values(), parameters.buffers, inputs, tune=True), used
 
     def _compiled_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, set[str]]:
         assert self._parameters is not None
@@ -359,8 +395,10 @@ class FastSVI:
         if self._watch is not None:
             self._watch.flush()
 
-    def _state_tensors(self) -> list[Tensor]:
+    def _graph_parts(self) -> tuple[list[Tensor], Callable[[], Any]]:
+        """The tensors that a step changes, and what completes its capture."""
         assert self._parameters is not None
         assert self._optimiser is not None
         state = [v for s in self._optimiser.torch.state.values() for v in s.values() if isinstance(v, Tensor)]
-        return [*self._parameters.tensors.values(), *self._parameters.buffers.values(), *state]
+        changed = [*self._parameters.tensors.values(), *self._parameters.buffers.values(), *state]
+        return changed, self._optimiser.tables

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from pyro_hyperbolic.infer.arguments import split_tensors
 
-_WARM_UP = 3
-
 
 class CapturedStep:
     """A step captured once and replayed with other data of the same shapes.
@@ -22,10 +20,18 @@ class CapturedStep:
     :param step: the function to capture.
     :param args: its arguments; tensors among them are copied into the graph's own memory at each replay.
     :param state: the tensors that the step changes in place.
+    :param finish: called after the capture; what it returns is kept as long as the graph.
+    :param warm_up: how many times the step is run before.
     """
 
     def __init__(
-        self, step: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any], state: list[Tensor]
+        self,
+        step: Callable[..., Tensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        state: list[Tensor],
+        finish: Callable[[], Any] = list,
+        warm_up: int = 3,
     ) -> None:
         given, rebuild = split_tensors(args, kwargs)
         self._inputs = [t.clone() for t in given]
@@ -35,7 +41,7 @@ class CapturedStep:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP):
+            for _ in range(warm_up):
                 step(*own_args, **own_kwargs)
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
@@ -53,6 +59,7 @@ class CapturedStep:
                 for tensor, value in zip(state, kept, strict=True):
                     tensor.copy_(value)
             torch.cuda.set_rng_state(rng)
+        self._kept = finish()
 
     def replay(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         for own, given in zip(self._inputs, split_tensors(args, kwargs)[0], strict=True):

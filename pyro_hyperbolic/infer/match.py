@@ -13,7 +13,7 @@ from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.base import base_law
 from pyro_hyperbolic.distributions.constraints import OnManifold
-from pyro_hyperbolic.distributions.homes import is_home, moved
+from pyro_hyperbolic.distributions.homes import complaint
 from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.ops.checks import inspectable
 
@@ -60,6 +60,8 @@ def check_sites(model_trace: Any, guide_trace: Any) -> None:
     for name, site in model_trace.nodes.items():
         if site["type"] != "sample" or site["is_observed"] or site_is_subsample(site):
             continue
+        if name not in guide_trace.nodes and site["infer"].get("_enumerate_dim") is not None:
+            continue  # it has been summed out
         if name not in guide_trace.nodes:
             raise ValueError(
                 f"site {name!r} of the model is neither observed nor in the guide; give it a site there, or sum it out"
@@ -74,8 +76,8 @@ def check_sites(model_trace: Any, guide_trace: Any) -> None:
 
 def _check_home(name: str, ours: Any, value: Any) -> None:
     here = manifold_of(ours)
-    if here is not None and not is_home(value, here.manifold, validate=True):
-        raise ValueError(f"site {name!r}: {moved(value, here.manifold)}")
+    if here is not None and (stray := complaint(value, here.manifold, validate=True)):
+        raise ValueError(f"site {name!r}: {stray}")
 
 
 def _check_supports(name: str, ours: Any, theirs: Any) -> None:

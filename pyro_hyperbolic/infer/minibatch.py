@@ -95,23 +95,37 @@ class Minibatches:
         """Batches in an epoch."""
         return self._size // self.batch_size if self.drop_last else -(-self._size // self.batch_size)
 
-    def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
-        """The batches of one epoch.
+    def epoch(self, number: int, start: int = 0) -> Epoch:
+        """The batches of one epoch, an iterator.
 
         :param start: leave the first ones out, which a run that goes on from there has seen.
         """
         # Also where it wraps round, different seeds give different numbers: the factor is odd.
         seed = (self.seed * 1_000_003 + number) % _SEEDS
-        return self._streamed(seed, start) if self._streams else self._gathered(seed, start)
+        return Epoch(self, self._streamed(seed, start)) if self._streams else Epoch(self, self._order(seed, start))
 
-    def _gathered(self, seed: int, start: int) -> Iterator[Any]:
+    def take(self, index: Tensor) -> Any:
+        """The batch of some rows, of data that are tensors."""
+        own = torch.arange(len(index), device=index.device).unsqueeze(-1) if self.own_data else None
+        return self._batch({i: _take(rows, index, own) for i, rows in self._rows.items()})
+
+    @property
+    def num_whole(self) -> int:
+        """Batches of full size in an epoch."""
+        return self._size // self.batch_size
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether taking a batch is a matter of the device alone, which a captured graph can hold."""
+        return not self._streams
+
+    def _order(self, seed: int, start: int) -> list[Tensor]:
+        """The rows of every batch, ``(batch,)`` or ``(members, batch)`` each."""
         device = next(rows.device for rows in self._rows.values() if not isinstance(rows, Stream))
         generator = torch.Generator(device).manual_seed(seed)
         shape = (self._size,) if self.members is None else (self.members, self._size)
         order = torch.rand(shape, generator=generator, device=device, dtype=torch.float64).argsort(-1)
-        own = torch.arange(shape[0], device=device).unsqueeze(-1) if self.own_data else None
-        for index in order.split(self.batch_size, -1)[start : len(self)]:
-            yield self._batch({i: _take(rows, index, own) for i, rows in self._rows.items()})
+        return list(order.split(self.batch_size, -1)[start : len(self)])
 
     def _streamed(self, seed: int, start: int) -> Iterator[Any]:
         generator = torch.Generator().manual_seed(seed)
@@ -174,6 +188,41 @@ class Minibatches:
         if len(sizes) > 1:
             raise ValueError(f"data must be aligned, with as many rows in each part, got {sorted(sizes)}.")
         return sizes.pop()
+
+
+class Epoch(Iterator[Any]):
+    """The batches of one epoch; those that have been taken do not come again.
+
+    :param source: whose epoch it is.
+    :param batches: the rows of every batch, or an iterator over batches that are read from elsewhere.
+    """
+
+    def __init__(self, source: Minibatches, batches: list[Tensor] | Iterator[Any]) -> None:
+        self.source = source
+        self._order = batches if isinstance(batches, list) else None
+        self._streamed = iter(()) if isinstance(batches, list) else batches
+        self._place = 0
+
+    def __next__(self) -> Any:
+        if self._order is None:
+            return next(self._streamed)
+        if self._place == len(self._order):
+            raise StopIteration
+        self._place += 1
+        return self.source.take(self._order[self._place - 1])
+
+    def rows(self, count: int) -> Tensor | None:
+        """The rows ``(count, ..., batch)`` of the next batches.
+
+        ``None`` where there are fewer of one size, or where a captured graph could not take them.
+        """
+        ahead = [] if self._order is None else self._order[self._place : self._place + count]
+        whole = len(ahead) == count and all(index.shape[-1] == self.source.batch_size for index in ahead)
+        return torch.stack(ahead) if whole and self.source.is_fixed else None
+
+    def skip(self, count: int) -> None:
+        """Leave the next batches out: they have been taken by their rows."""
+        self._place += count
 
 
 def _take(rows: Any, index: Tensor, own: Tensor | None) -> Tensor:

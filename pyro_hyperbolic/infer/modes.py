@@ -33,7 +33,10 @@ class Unvalidated(Messenger):
 
 
 class OutOfPlaceRandom(TorchFunctionMode):
-    """torch.distributions draws some noise in place, which ``vmap`` refuses; draw it out of place."""
+    """torch.distributions draws some noise in place, which ``vmap`` refuses; draw it out of place.
+
+    So does it ``.data``, of which Pyro's enumeration reads the shape.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -58,6 +61,7 @@ _OUT_OF_PLACE: dict[Any, Callable[..., Tensor]] = {
     torch.Tensor.normal_: _normal,
     torch.Tensor.uniform_: _uniform,
     torch.Tensor.exponential_: _exponential,
+    torch.Tensor.data.__get__: torch.Tensor.detach,  # type: ignore[attr-defined]  # a descriptor
 }
 
 

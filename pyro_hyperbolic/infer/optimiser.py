@@ -16,6 +16,8 @@ from pyro.params.param_store import module_from_param_with_module_name, normaliz
 from torch import Tensor
 from torch.optim import Optimizer
 
+from pyro_hyperbolic.infer.adam import OneLaunch
+
 Factory = Callable[[Any], Optimizer]
 
 _MECHANICS = ("fused", "foreach", "capturable")  # how a step is computed, not what it does
@@ -57,6 +59,7 @@ class OneOptimiser:
         self._seen: dict[str, dict[str, Any]] = {}
         self._members: list[list[str]] = []
         self._clip: list[tuple[Tensor, dict[str, Any]]] = []
+        self._launched: tuple[Optimizer, OneLaunch] | None = None
         if not isinstance(optim, PyroOptim):
             if not callable(optim):
                 raise ValueError(f"optim must be a PyroOptim or a function of the parameters, got {optim!r}.")
@@ -112,9 +115,23 @@ class OneOptimiser:
         for tensor, options in self._clip:
             if tensor.grad is not None:
                 _clip(tensor.grad, self._stacked, **options)
-        self.torch.step()
+        launch = self._launch()
+        if launch is None or not launch.step():
+            self.torch.step()
         if not self.captured:
             self._write_rates()
+
+    def tables(self) -> list[Tensor]:
+        """What a captured graph of the steps reads beside parameters, gradients and state."""
+        return [] if self._launched is None else self._launched[1].tables()
+
+    def _launch(self) -> OneLaunch | None:
+        """The faster way to do captured steps, where the optimiser has one."""
+        if not self.captured:
+            return None
+        if self._launched is None or self._launched[0] is not self.torch:
+            self._launched = self.torch, OneLaunch(self.torch)
+        return self._launched[1] if OneLaunch.fits(self.torch) else None
 
     def state_dict(self) -> dict[str, Any]:
         """A copy: torch's own would go on changing with the steps."""

@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 from pyro.distributions.util import is_identically_zero, scale_and_mask
-from pyro.infer import ELBO, RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import ELBO, RenyiELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from pyro.infer.util import get_dependent_plate_dims, is_validation_enabled, torch_sum
 from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_hyperbolic.distributions.base import base_law
 from pyro_hyperbolic.infer.dreg import DReG_ELBO
+from pyro_hyperbolic.infer.enumeration import enumerated_elbo
 from pyro_hyperbolic.infer.match import check_sites
 
 TensorLoss = Callable[..., Tensor]
@@ -29,8 +30,8 @@ TensorLoss = Callable[..., Tensor]
 def tensor_loss(loss: ELBO | TensorLoss) -> TensorLoss:
     """A function ``(model, guide, *args, **kwargs) -> 0-dim tensor`` that equals the loss of ``loss``.
 
-    :param loss: one of Pyro's ``Trace_ELBO``, ``TraceMeanField_ELBO`` and ``RenyiELBO``, or :class:`DReG_ELBO`, with
-        any number of particles; or a function with that signature, which is taken as it is.
+    :param loss: one of Pyro's ``Trace_ELBO``, ``TraceMeanField_ELBO``, ``RenyiELBO`` and ``TraceEnum_ELBO``, or
+        :class:`DReG_ELBO`, with any number of particles; or a function with that signature, which is taken as it is.
     """
     if not isinstance(loss, ELBO):
         if callable(loss):
@@ -131,8 +132,19 @@ def _renyi(loss: RenyiELBO, traces: list[tuple[Any, Any]]) -> Tensor:
     return -log_mean.sum() / power
 
 
+def _enumerated(loss: TraceEnum_ELBO, traces: list[tuple[Any, Any]]) -> Tensor:
+    total: Any = 0.0
+    for model_trace, guide_trace in traces:
+        for site in _samples(guide_trace):
+            if not site["infer"].get("enumerate"):
+                _check_reparametrised(site)
+        total = total - enumerated_elbo(model_trace, guide_trace)
+    return total / loss.num_particles
+
+
 _LOSSES: dict[type[ELBO], Callable[..., Tensor]] = {
     Trace_ELBO: _trace,
+    TraceEnum_ELBO: _enumerated,
     TraceMeanField_ELBO: _mean_field,
     RenyiELBO: _renyi,
 }
@@ -144,7 +156,7 @@ def _samples(trace: Any) -> list[dict[str, Any]]:
 
 def _check_reparametrised(site: dict[str, Any]) -> None:
     if site["infer"].get("enumerate") or site["infer"].get("_enumerate_dim") is not None:
-        raise ValueError(f"site {site['name']!r} is enumerated; use pyro.infer.SVI with TraceEnum_ELBO.")
+        raise ValueError(f"site {site['name']!r} is enumerated; use the loss TraceEnum_ELBO.")
     if not is_identically_zero(site["score_parts"].score_function):
         raise ValueError(
             f"site {site['name']!r} is drawn from {type(base_law(site['fn'])).__name__}, which is not reparametrised,"

@@ -20,38 +20,53 @@ class NaNWatch:
     def __init__(self, every: int = 100) -> None:
         self.every = every
         self._reported: set[int] = set()
-        self._single = True
-        self._first: Tensor | None = None
+        self._unseen: list[Tensor] = []
+        self._count = 0
+        self._last = 0
         self._copy: tuple[Tensor, Any] | None = None
 
-    def see(self, losses: Tensor, step: int) -> None:
-        self._single = losses.dim() == 0
-        bad = ~losses.detach().reshape(-1).isfinite()
-        if self._first is None:
-            self._first = torch.full(bad.shape, -1, dtype=torch.int64, device=bad.device)
-        self._first = torch.where((self._first < 0) & bad, step, self._first)
-        if self._first.device.type == "cpu":
+    def see(self, losses: Tensor, last: int) -> None:
+        """Take the losses ``(steps,)`` or ``(steps, members)`` of some steps, of which ``last`` is the last."""
+        self._unseen.append(losses.detach())
+        self._count += len(losses)
+        self._last = last
+        if losses.device.type == "cpu":
             self.flush()
-        elif self._copy is None and step % self.every == 0:
-            host = torch.empty(self._first.shape, dtype=torch.int64, device="cpu", pin_memory=True)
-            host.copy_(self._first, non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-            self._copy = host, event
-        elif self._copy is not None and self._copy[1].query():
-            self._report(self._copy[0])
-            self._copy = None
+        elif self._count >= self.every:
+            self._look()
 
     def flush(self) -> None:
         """Report what has not been reported; this waits for the device."""
-        if self._first is not None:
-            self._report(self._first)
+        if self._copy is not None:
+            self._copy[1].synchronize()
+            self._report(self._copy[0])
+            self._copy = None
+        if self._unseen:
+            self._report(self._first())
+
+    def _look(self) -> None:
+        """Start to copy what is known to the host, and report what has arrived there."""
+        if self._copy is not None:
+            if not self._copy[1].query():
+                return
+            self._report(self._copy[0])
+        first = self._first()
+        host = torch.empty(first.shape, dtype=torch.int64, device="cpu", pin_memory=True)
+        host.copy_(first, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        self._copy = host, event
+
+    def _first(self) -> Tensor:
+        """The first step of each loss that is not finite, or -1; 0-dim for a single loss."""
+        bad = ~torch.cat(self._unseen).isfinite()
+        begin = self._last - self._count + 1
+        self._unseen, self._count = [], 0
+        return torch.where(bad.any(0), bad.int().argmax(0) + begin, -1)
 
     def _report(self, first: Tensor) -> None:
-        if bool((first < 0).all()):
-            return
-        for i, step in enumerate(first.tolist()):
+        for i, step in enumerate(first.reshape(-1).tolist()):
             if step >= 0 and i not in self._reported:
                 self._reported.add(i)
-                which = "the loss" if self._single else f"the loss of member {i}"
+                which = f"the loss of member {i}" if first.dim() else "the loss"
                 warnings.warn(f"{which} is not finite since step {step}", stacklevel=5)

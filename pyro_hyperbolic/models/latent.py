@@ -24,6 +24,8 @@ LAWS: dict[str, Callable[..., Any]] = {
 
 POSTERIOR_SCALES = ("diagonal", "isotropic")
 
+_MOST_RADII = 4.0  # of a posterior on a sphere; below WIDEST, so that rounding does not matter
+
 
 class Latent(nn.Module):
     """What the latent spaces share: the size of the parameters and the scale of the prior.
@@ -71,7 +73,8 @@ class Latent(nn.Module):
 class HyperbolicLatent(Latent):
     """Normals of a manifold as prior and posterior, geodesic distances.
 
-    On :class:`~pyro_hyperbolic.Euclidean` both are plain Gaussians, by either name.
+    On :class:`~pyro_hyperbolic.Euclidean` both are plain Gaussians, by either name. Where geodesics close, the scales
+    of a wrapped posterior are bounded (:func:`~pyro_hyperbolic.models.latent.bounded`).
 
     :param manifold: the space, or its signature; a :class:`~pyro_hyperbolic.nn.ManifoldModule` is shared, not copied.
     :param prior: a name in ``LAWS``.
@@ -112,7 +115,10 @@ class HyperbolicLatent(Latent):
     def posterior(self, loc: Tensor, scale: Tensor) -> Any:
         manifold = self.manifold()
         dtype = self.dtype or torch.promote_types(loc.dtype, torch.float32)  # under autocast loc has half precision
-        return self.posterior_law(manifold.exp0(loc.to(dtype)), scale.to(dtype), manifold)
+        scale = scale.to(dtype)
+        if self.posterior_law is WrappedNormal:
+            scale = bounded(scale, manifold, self.dim)
+        return self.posterior_law(manifold.exp0(loc.to(dtype)), scale, manifold)
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         return self.manifold().dist(x, y)
@@ -128,6 +134,30 @@ class EuclideanLatent(HyperbolicLatent):
         super().__init__(
             Euclidean(), dim, "wrapped", "wrapped", prior_scale, posterior_scale, learn_prior_scale, dtype=None
         )
+
+
+def bounded(scale: Tensor, manifold: Manifold, dim: int) -> Tensor:
+    r"""Positive numbers as scales of a wrapped normal, which must not go around a sphere too often.
+
+    .. math:: \sigma \mapsto \frac{\sigma}{\sqrt{1 + k\sigma^2/16}}
+
+    for a factor of curvature ``k > 0``, which is below :math:`4/\sqrt k`, four radii; smooth in ``k``, and the number
+    itself in all other factors. A wider wrapped normal than
+    :data:`~pyro_hyperbolic.distributions.windings.WIDEST` has no density here, and an encoder does not know that.
+
+    :param scale: ``(..., 1)`` for all factors, or ``(..., d)``.
+    :param manifold: the space.
+    :param dim: its dimension.
+    """
+    leaves = manifold.leaves(dim)
+    if all(leaf.sign > 0 for leaf, _ in leaves):
+        return scale
+    zero = torch.zeros_like(scale[..., :1])
+    curvatures = torch.broadcast_tensors(*[torch.relu(zero - leaf.opposite(scale)) for leaf, _ in leaves])
+    each = torch.cat([k.expand(k.shape[:-1] + (n,)) for k, (_, n) in zip(curvatures, leaves, strict=True)], -1)
+    if scale.shape[-1] == 1:
+        each = each.amax(-1, keepdim=True)
+    return scale / (1 + each * (scale / _MOST_RADII).square()).sqrt()
 
 
 def _gaussian(loc: Tensor, scale: Tensor, manifold: Manifold) -> Any:

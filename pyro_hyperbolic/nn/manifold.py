@@ -19,8 +19,10 @@ class ManifoldModule(nn.Module):
         (:func:`~pyro_hyperbolic.geometry.space`).
     :param learnable: make each curvature a parameter, :math:`c = \operatorname{softplus}(\text{raw}) > 0`, or ``k``
         itself of :class:`~pyro_hyperbolic.Stereographic`, which may change its sign; its gradient flows through every
-        operation of the manifold. Otherwise it is a buffer. The names are ``raw`` and ``fixed``; with several
-        curvatures ``raw_0``, ``raw_1`` and so on.
+        operation of the manifold. A sphere whose data are flat grows: its densities tend to the Gaussian ones and its
+        gradient to 0, until the square of its radius overflows (c = 1e-38 in float32), which is an error; data that
+        might want another sign need ``Stereographic``. Otherwise it is a buffer. The names are ``raw`` and ``fixed``;
+        with several curvatures ``raw_0``, ``raw_1`` and so on.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> module = ManifoldModule(PoincareBall(1.4), learnable=True)

@@ -28,28 +28,23 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
-from pyro_hyperbolic.ops.radial import (
-    SCORE_MAX,
-    _cell_nodes,
-    _constant_when_compiled,
-    _gather,
-    _horner,
-    _locate,
+from pyro_hyperbolic.ops.tables import (
+    Table,
+    Tables,
+    constant_when_compiled,
+    evaluate,
+    evaluate_quantile,
     gauss_legendre,
+    make_table,
+    solve_quantiles,
 )
 
 # Half-width of the window that holds all mass, in units of the standard deviation of the kernel at its mode.
 _WINDOW = 12.0
 _NODES = 96
 _BISECTIONS = 60
-_NEWTON_STEPS = 6
-
-_SCORE_CELL = 1 / 3
 _W_CELLS = 96
-_QUANTILE_DEGREE = 5
-_INTEGRAL_DEGREE = 9
 
 
 def _square(angle: Tensor) -> Tensor:
@@ -139,102 +134,39 @@ def cdf(angle: Tensor, kappa: Tensor, n: int, energy: str) -> Tensor:
 
 def scaled_log_integral(w: Tensor, dim: int, energy: str) -> Tensor:
     """:math:`J(w)`, from the table."""
-    table = _integral_table(dim, energy, w.dtype, w.device)
-    cell, t = _locate(w, 1 / _W_CELLS, _W_CELLS)
-    return _horner(_gather(table, cell), t)
+    return evaluate(_integral_table(dim, energy, w.dtype, w.device), w, 1 / _W_CELLS, _W_CELLS)
 
 
 def scaled_quantile(z: Tensor, w: Tensor, dim: int, energy: str) -> Tensor:
     r""":math:`e^V = \theta/\sqrt w` at :math:`F(\theta) = \Phi(z)`, :math:`|z| \le 9`, from the table."""
-    table = _quantile_table(dim, energy, w.dtype, w.device)
-    row, t = _locate(w, 1 / _W_CELLS, _W_CELLS)
-    column, s = _locate(z + SCORE_MAX, _SCORE_CELL, table.shape[1])
-    return _horner(_horner(_gather(table, row, column), s.unsqueeze(-1)), t).exp()
+    return evaluate_quantile(_quantile_table(dim, energy, w.dtype, w.device), w, z, 1 / _W_CELLS, _W_CELLS).exp()
 
 
-_tables: dict[tuple[int, str, torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
-
-
-@_constant_when_compiled
+@constant_when_compiled
 def _integral_table(dim: int, energy: str, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return _table(dim, energy, dtype, device)[0]
+    return _tables.get(dim, energy, dtype=dtype, device=device)[0]
 
 
-@_constant_when_compiled
+@constant_when_compiled
 def _quantile_table(dim: int, energy: str, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return _table(dim, energy, dtype, device)[1]
+    return _tables.get(dim, energy, dtype=dtype, device=device)[1]
 
 
-def _table(dim: int, energy: str, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Coefficients of :math:`J` and :math:`V`; made in float64 on first use, then kept."""
-    key = (dim, energy, dtype, device)
-    if key not in _tables:
-        with _disable_current_modes():
-            exact = (dim, energy, torch.float64, torch.device("cpu"))
-            if exact not in _tables:
-                _tables[exact] = _make_table(dim, energy)
-            integral, quantiles = _tables[exact]
-            _tables[key] = integral.to(device, dtype), quantiles.to(device, dtype)
-    return _tables[key]
+def _make_table(dim: int, energy: str) -> Table:
+    """Coefficients of :math:`J` and :math:`V`."""
+    n = dim - 1
+    return make_table(
+        _W_CELLS,
+        1 / _W_CELLS,
+        lambda w: log_integral(dim / w - dim, n, energy) - 0.5 * dim * w.log(),
+        lambda w, z: _solve_quantiles(dim / w - dim, z, dim, energy).log() - 0.5 * w.log().unsqueeze(-1),
+    )
 
 
-@torch.no_grad()
-def _make_table(dim: int, energy: str) -> tuple[Tensor, Tensor]:
-    columns = round(2 * SCORE_MAX / _SCORE_CELL)
-
-    w, to_coefficients = _cell_nodes(_W_CELLS, 1 / _W_CELLS, _INTEGRAL_DEGREE)
-    log_z = log_integral((dim / w - dim).reshape(-1), dim - 1, energy).reshape(w.shape)
-    integral = (log_z - 0.5 * dim * w.log()) @ to_coefficients.T
-
-    w, to_rows = _cell_nodes(_W_CELLS, 1 / _W_CELLS, _QUANTILE_DEGREE)
-    z, to_columns = _cell_nodes(columns, _SCORE_CELL, _QUANTILE_DEGREE)
-    angle = _solve_quantiles((dim / w - dim).reshape(-1), z.reshape(-1) - SCORE_MAX, dim - 1, energy)
-    values = (angle.log() - 0.5 * w.reshape(-1, 1).log()).reshape(*w.shape, *z.shape)
-    quantiles = torch.einsum("aibj,ki,lj->abkl", values, to_rows, to_columns)
-    return integral, quantiles.contiguous()
+_tables = Tables(_make_table)
 
 
-def _solve_quantiles(kappa: Tensor, z: Tensor, n: int, energy: str, cells: int = 400, order: int = 8) -> Tensor:
-    r"""Solve :math:`F(\theta) = \Phi(z)` for every pair, each tail from its own side.
-
-    As in :mod:`~pyro_hyperbolic.ops.radial`: a grid of cumulated cells brackets the root, and Newton's method on the
-    logarithm of the tail finishes. Here both ends of the interval may be ends of the sphere.
-    """
-    x, weight = gauss_legendre(order, kappa)
-    top, low, high = (t.unsqueeze(-1) for t in _window(kappa, n, energy))
-    column = kappa.unsqueeze(-1)
-    peak = log_kernel(top, column, n, energy)
-    grid = low + (high - low) * torch.linspace(0, 1, cells + 1, dtype=kappa.dtype, device=kappa.device)
-
-    def mass(start: Tensor, end: Tensor) -> Tensor:
-        width = (end - start).unsqueeze(-1)
-        kernel = log_kernel(start.unsqueeze(-1) + width * x, column.unsqueeze(-1), n, energy)
-        return ((kernel - peak.unsqueeze(-1)).exp() * weight * width).sum(-1)
-
-    pieces = mass(grid[:, :-1], grid[:, 1:])
-    zero = torch.zeros_like(top)
-    below = torch.cat([zero, pieces.cumsum(-1)], -1)
-    above = torch.cat([pieces.flip(-1).cumsum(-1).flip(-1), zero], -1)
-
-    lower = z <= 0
-    target = 0.5 * torch.special.erfc(z.abs() / math.sqrt(2)) * below[:, -1:]
-    cell = torch.where(
-        lower,
-        torch.searchsorted(below, target) - 1,
-        cells - torch.searchsorted(above.flip(-1).contiguous(), target),
-    ).clamp(0, cells - 1)
-    left, right = grid.gather(-1, cell), grid.gather(-1, cell + 1)
-    done = torch.where(lower, below.gather(-1, cell), above.gather(-1, cell + 1))
-    # In the first and in the last cell F grows like the d-th power of the distance to the end.
-    share = ((target - done) / pieces.gather(-1, cell)).clamp(0, 1)
-    at_end = (cell == 0) & lower | (cell == cells - 1) & ~lower
-    share = torch.where(at_end, share ** (1 / (n + 1)), share)
-    angle = left + (right - left) * torch.where(lower, share, 1 - share)
-    for _ in range(_NEWTON_STEPS):
-        tail = done + torch.where(lower, mass(left, angle), mass(angle, right))
-        density = (log_kernel(angle, column, n, energy) - peak).exp()
-        step = tail * (tail / target).log() / density
-        # At the very end of the sphere, which rounding reaches in the last column, there is no tail left.
-        step = torch.where(step.isfinite(), step, 0.0)
-        angle = torch.where(lower, angle - step, angle + step).clamp(min=left, max=right)
-    return angle
+def _solve_quantiles(kappa: Tensor, z: Tensor, dim: int, energy: str) -> Tensor:
+    n = dim - 1
+    top, low, high = _window(kappa, n, energy)
+    return solve_quantiles(lambda y, kappa: log_kernel(y, kappa, n, energy), kappa, z, dim, top=top, low=low, high=high)

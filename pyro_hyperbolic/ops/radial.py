@@ -28,32 +28,26 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from pyro_hyperbolic.ops.special import log_sinhc, tanhc
+from pyro_hyperbolic.ops.tables import (
+    Table,
+    Tables,
+    constant_when_compiled,
+    evaluate,
+    evaluate_quantile,
+    gauss_legendre,
+    make_table,
+    solve_quantiles,
+)
 
 WINDOW = 9.0  # half-width, in units of y, outside of which the law has less than 1e-17 of its mass
 _NODES = 64
 _MODE_STEPS = 8
-_NEWTON_STEPS = 4  # from a grid whose cells are a twentieth of a standard deviation wide
-
-SCORE_MAX = 9.0  # quantiles are tabulated for normal scores |z| <= 9 (probabilities down to 1e-19)
-_SCORE_CELL = 1 / 3
-_NUM_COLUMNS = round(2 * SCORE_MAX / _SCORE_CELL)
 _W_CELL = 0.125
-_QUANTILE_DEGREE = 5
-_INTEGRAL_DEGREE = 9
-
-
-def gauss_legendre(count: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of the Gauss-Legendre rule on (0, 1)."""
-    nodes, weights = np.polynomial.legendre.leggauss(count)
-    return like.new_tensor((1 + nodes) / 2), like.new_tensor(weights / 2)
 
 
 def log_kernel(y: Tensor, q: Tensor, n: int) -> Tensor:
@@ -188,9 +182,8 @@ def _theta(tau: float) -> float:
 def log_integral_ratio(q: Tensor, dim: int) -> Tensor:
     """:math:`L(q) = \\log I(q) - \\log I(0)`, from the table."""
     n, end = dim - 1, _table_end(dim)
-    table = _integral_table(dim, q.dtype, q.device)
-    cell, t = _locate(torch.log1p(dim * q.clamp(max=end)), _W_CELL, _num_rows(dim))
-    near = _horner(_gather(table, cell), t)
+    w = torch.log1p(dim * q.clamp(max=end))
+    near = evaluate(_integral_table(dim, q.dtype, q.device), w, _W_CELL, _num_rows(dim))
     if n == 0:
         return near + 0 * q  # nan at infinity, as in all other dimensions
     beyond = q.clamp(min=end)
@@ -201,10 +194,8 @@ def log_integral_ratio(q: Tensor, dim: int) -> Tensor:
 def quantile(z: Tensor, q: Tensor, dim: int) -> Tensor:
     r"""The ``y`` with :math:`F(y) = \Phi(z)`, :math:`|z| \le 9`, from the table; ``z`` and ``q`` of one shape."""
     n, end = dim - 1, _table_end(dim)
-    table = _quantile_table(dim, q.dtype, q.device)
-    row, t = _locate(torch.log1p(dim * q.clamp(max=end)), _W_CELL, _num_rows(dim))
-    column, s = _locate(z + SCORE_MAX, _SCORE_CELL, _NUM_COLUMNS)
-    near = _horner(_horner(_gather(table, row, column), s.unsqueeze(-1)), t).exp()
+    w = torch.log1p(dim * q.clamp(max=end))
+    near = evaluate_quantile(_quantile_table(dim, q.dtype, q.device), w, z, _W_CELL, _num_rows(dim)).exp()
     if n == 0:
         return near
     far = n * q.clamp(min=end).sqrt() + z
@@ -236,124 +227,31 @@ def _far_constant(dim: int) -> float:
     return 0.5 * math.log(2 * math.pi) - (dim - 1) * math.log(2) - log_chi_integral(dim)
 
 
-def _locate(x: Tensor, width: float, count: int) -> tuple[Tensor, Tensor]:
-    """Cell of ``x`` and its coordinate there, in (-1, 1)."""
-    position = x / width
-    # Of integers, so that nan has a cell too: its coordinate there is nan.
-    cell = position.detach().long().clamp(0, count - 1)
-    return cell, 2 * (position - cell) - 1
-
-
-def _gather(table: Tensor, *index: Tensor) -> Tensor:
-    """``table[index]``; plain indexing reads an index without dimensions on the host, which ``vmap`` forbids."""
-    return table[tuple(i.unsqueeze(-1) for i in index)].squeeze(index[0].dim())
-
-
-def _horner(coefficients: Tensor, t: Tensor) -> Tensor:
-    """Polynomial in ``t`` with the coefficients in the last dimension, lowest first."""
-    out = coefficients[..., -1]
-    for k in range(coefficients.shape[-1] - 2, -1, -1):
-        out = torch.addcmul(coefficients[..., k], out, t)
-    return out
-
-
-_tables: dict[tuple[int, torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
-
-
-def _constant_when_compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``torch.compiler.assume_constant_result``, which would import all of ``torch._dynamo`` (two seconds)."""
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
-
-
-@_constant_when_compiled
+@constant_when_compiled
 def _integral_table(dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return _table(dim, dtype, device)[0]
+    return _tables.get(dim, dtype=dtype, device=device)[0]
 
 
-@_constant_when_compiled
+@constant_when_compiled
 def _quantile_table(dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return _table(dim, dtype, device)[1]
+    return _tables.get(dim, dtype=dtype, device=device)[1]
 
 
-def _table(dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Coefficients of :math:`L` and :math:`V`; made in float64 on first use, then kept."""
-    key = (dim, dtype, device)
-    if key not in _tables:
-        # They are constants: whatever traces or fakes tensors around this call must not see them made.
-        with _disable_current_modes():
-            exact = (dim, torch.float64, torch.device("cpu"))
-            if exact not in _tables:
-                _tables[exact] = _make_table(dim)
-            integral, quantiles = _tables[exact]
-            _tables[key] = integral.to(device, dtype), quantiles.to(device, dtype)
-    return _tables[key]
+def _make_table(dim: int) -> Table:
+    """Coefficients of :math:`L` and :math:`V`."""
+    return make_table(
+        _num_rows(dim),
+        _W_CELL,
+        lambda w: log_integral(torch.expm1(w) / dim, dim - 1) - log_chi_integral(dim),
+        lambda w, z: _solve_quantiles(torch.expm1(w) / dim, z, dim).log(),
+    )
 
 
-@torch.no_grad()
-def _make_table(dim: int) -> tuple[Tensor, Tensor]:
-    cells = _num_rows(dim)
-    w, to_coefficients = _cell_nodes(cells, _W_CELL, _INTEGRAL_DEGREE)
-    q = torch.expm1(w) / dim
-    ratio = log_integral(q.reshape(-1), dim - 1).reshape(q.shape) - log_chi_integral(dim)
-    integral = ratio @ to_coefficients.T
-
-    w, to_rows = _cell_nodes(cells, _W_CELL, _QUANTILE_DEGREE)
-    z, to_columns = _cell_nodes(_NUM_COLUMNS, _SCORE_CELL, _QUANTILE_DEGREE)
-    q = torch.expm1(w) / dim
-    y = _solve_quantiles(q.reshape(-1), z.reshape(-1) - SCORE_MAX, dim - 1)
-    values = y.log().reshape(*w.shape, *z.shape)
-    quantiles = torch.einsum("aibj,ki,lj->abkl", values, to_rows, to_columns)
-    return integral, quantiles.contiguous()
+_tables = Tables(_make_table)
 
 
-def _cell_nodes(cells: int, width: float, degree: int) -> tuple[Tensor, Tensor]:
-    """Chebyshev nodes of every cell, and the matrix from values there to monomial coefficients."""
-    k = torch.arange(degree + 1, dtype=torch.float64, device="cpu")
-    t = -torch.cos(math.pi * (k + 0.5) / (degree + 1))
-    start = torch.arange(cells, dtype=torch.float64, device="cpu").unsqueeze(-1)
-    return width * (start + (1 + t) / 2), torch.linalg.inv(t.unsqueeze(-1) ** k)
-
-
-def _solve_quantiles(q: Tensor, z: Tensor, n: int, cells: int = 400, order: int = 8) -> Tensor:
-    r"""Solve :math:`F(y) = \Phi(z)` for every pair of ``q`` and ``z``; each tail from its own side.
-
-    A grid of cumulated cells brackets the root; inside its cell Newton's method on the logarithm of the
-    tail, a concave function, finishes.
-    """
-    x, weight = gauss_legendre(order, q)
-    top = mode(q, n).unsqueeze(-1)
-    peak = log_kernel(top, q.unsqueeze(-1), n) if n > 0 else torch.zeros_like(top)
+def _solve_quantiles(q: Tensor, z: Tensor, dim: int) -> Tensor:
+    n = dim - 1
+    top = mode(q, n)
     low, high = (top - WINDOW - 1).clamp(min=0), top + WINDOW + 1
-    grid = low + (high - low) * torch.linspace(0, 1, cells + 1, dtype=q.dtype, device=q.device)
-
-    def mass(start: Tensor, end: Tensor) -> Tensor:
-        width = (end - start).unsqueeze(-1)
-        kernel = log_kernel(start.unsqueeze(-1) + width * x, q[:, None, None], n)
-        return ((kernel - peak.unsqueeze(-1)).exp() * weight * width).sum(-1)
-
-    pieces = mass(grid[:, :-1], grid[:, 1:])
-    zero = torch.zeros_like(top)
-    below = torch.cat([zero, pieces.cumsum(-1)], -1)
-    above = torch.cat([pieces.flip(-1).cumsum(-1).flip(-1), zero], -1)
-    total = below[:, -1:]
-
-    lower = z <= 0
-    target = 0.5 * torch.special.erfc(z.abs() / math.sqrt(2)) * total
-    cell = torch.where(
-        lower,
-        torch.searchsorted(below, target) - 1,
-        cells - torch.searchsorted(above.flip(-1).contiguous(), target),
-    ).clamp(0, cells - 1)
-    left, right = grid.gather(-1, cell), grid.gather(-1, cell + 1)
-    done = torch.where(lower, below.gather(-1, cell), above.gather(-1, cell + 1))
-    # The first cell of a small dimension starts at 0, where F grows like the d-th power.
-    share = ((target - done) / pieces.gather(-1, cell)).clamp(0, 1)
-    share = torch.where(cell == 0, share ** (1 / (n + 1)), torch.where(lower, share, 1 - share))
-    y = left + (right - left) * share
-    for _ in range(_NEWTON_STEPS):
-        tail = done + torch.where(lower, mass(left, y), mass(y, right))
-        density = (log_kernel(y, q.unsqueeze(-1), n) - peak).exp()
-        step = tail * (tail / target).log() / density
-        y = torch.where(lower, y - step, y + step).clamp(min=left, max=right)
-    return y
+    return solve_quantiles(lambda y, q: log_kernel(y, q, n), q, z, dim, top=top, low=low, high=high)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.ops import radial
+from pyro_hyperbolic.ops.tables import SCORE_MAX
 
 _BISECTIONS = 60
 
@@ -60,6 +61,6 @@ def score(rho: Tensor, dim: int) -> Tensor:
 @functools.cache
 def ends(dim: int) -> tuple[float, float]:
     """The lengths at the ends of the table of quantiles."""
-    z = torch.tensor([-radial.SCORE_MAX, radial.SCORE_MAX], dtype=torch.float64, device="cpu")
+    z = torch.tensor([-SCORE_MAX, SCORE_MAX], dtype=torch.float64, device="cpu")
     low, high = radial.quantile(z, torch.zeros_like(z), dim).tolist()
     return low, high

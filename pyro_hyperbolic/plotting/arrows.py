@@ -9,11 +9,20 @@ from matplotlib.quiver import Quiver
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.plotting.canvas import disc, drawn, points, styled, together
+from pyro_hyperbolic.plotting.canvas import drawn, points, prepared, styled, together
 from pyro_hyperbolic.plotting.lines import geodesic
+from pyro_hyperbolic.plotting.surfaces import Center
 
 
-def tangent(x: Tensor, v: Tensor, manifold: Manifold, ax: Axes | None = None, **style: Any) -> Axes:
+def tangent(
+    x: Tensor,
+    v: Tensor,
+    manifold: Manifold,
+    ax: Axes | None = None,
+    view: str | None = None,
+    center: Center | None = None,
+    **style: Any,
+) -> Axes:
     r"""Draw tangent vectors as arrows from ``x`` to ``x + v``.
 
     The arrow shows the coordinates of ``v``; its hyperbolic length is :math:`\lambda_x |v|`. It may leave the disc.
@@ -23,6 +32,9 @@ def tangent(x: Tensor, v: Tensor, manifold: Manifold, ax: Axes | None = None, **
         v: tangent vectors at ``x``, ``(..., 2)``; broadcast with ``x``.
         manifold: the ball.
         ax: axes to draw on; a new disc by default.
+        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
+        center: the point in the middle, the index of one of ``x``, or ``"mean"`` for their Fréchet mean; as of
+            :func:`~pyro_hyperbolic.plotting.disc` by default.
         **style: as of :meth:`matplotlib.axes.Axes.quiver` (``color``, ``width``, ``label``, ...).
 
     Returns:
@@ -30,7 +42,8 @@ def tangent(x: Tensor, v: Tensor, manifold: Manifold, ax: Axes | None = None, **
     """
     ball = drawn(manifold)
     x, v = together(x=points("x", x, ball), v=points("v", v))
-    ax = disc(ball, ax)
+    ax, lens = prepared(ball, ax, view, center, x)
+    x, v = lens.push(x, v)
     defaults: dict[str, Any] = {"color": "0.15", "width": 0.007, "zorder": 3.0}
     keywords = styled(Quiver, defaults, style) | {"angles": "xy", "scale_units": "xy", "scale": 1}
     ax.quiver(*x.T.numpy(), *v.T.numpy(), **keywords)
@@ -39,7 +52,15 @@ def tangent(x: Tensor, v: Tensor, manifold: Manifold, ax: Axes | None = None, **
     return ax
 
 
-def exponential_map(x: Tensor, v: Tensor, manifold: Manifold, ax: Axes | None = None, **style: Any) -> Axes:
+def exponential_map(
+    x: Tensor,
+    v: Tensor,
+    manifold: Manifold,
+    ax: Axes | None = None,
+    view: str | None = None,
+    center: Center | None = None,
+    **style: Any,
+) -> Axes:
     r"""Draw :math:`\exp_x(v)`: the tangent vector, the geodesic that it starts, and the point it leads to.
 
     Args:
@@ -47,6 +68,9 @@ def exponential_map(x: Tensor, v: Tensor, manifold: Manifold, ax: Axes | None = 
         v: tangent vectors at ``x``, ``(..., 2)``; broadcast with ``x``.
         manifold: the ball.
         ax: axes to draw on; a new disc by default.
+        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
+        center: the point in the middle, the index of one of ``x``, or ``"mean"`` for their Fréchet mean; as of
+            :func:`~pyro_hyperbolic.plotting.disc` by default.
         **style: for the geodesics, as of :func:`~pyro_hyperbolic.plotting.geodesic`.
 
     Returns:
@@ -62,9 +86,10 @@ def exponential_map(x: Tensor, v: Tensor, manifold: Manifold, ax: Axes | None = 
     ball = drawn(manifold)
     x, v = together(x=points("x", x, ball), v=points("v", v))
     end = ball.expmap(x, v)
-    ax = geodesic(x, end, ball, ax, **style)
+    ax = geodesic(x, end, ball, ax, view, center, **style)
+    _, lens = prepared(ball, ax, None, None, x)
     colour = ax.collections[-1].get_edgecolor()
     tangent(x, v, ball, ax)
-    for at, c in ((end, colour), (x, "0.15")):
+    for at, c in ((lens(end), colour), (lens(x), "0.15")):
         ax.scatter(at[:, 0].numpy(), at[:, 1].numpy(), s=18, c=c, zorder=3.5)
     return ax

@@ -8,14 +8,16 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from torch import Tensor
-from torch.nn import functional as F
 
+from pyro_hyperbolic.analysis import Projection
 from pyro_hyperbolic.geometry import Lorentz, PoincareBall
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.nn import GyroplaneLinear
 from pyro_hyperbolic.plotting.canvas import one_curvature
 from pyro_hyperbolic.plotting.lines import gyroplane
+from pyro_hyperbolic.plotting.projections import flattened
 from pyro_hyperbolic.plotting.scatters import embedding
+from pyro_hyperbolic.plotting.surfaces import Center
 
 # Data that are encoded at a time.
 _BATCH = 1000
@@ -28,12 +30,15 @@ def latent_space(
     labels: Tensor | None = None,
     ax: Axes | None = None,
     gyroplanes: int = 0,
+    view: str | None = None,
+    center: Center | None = None,
+    projection: str | Projection = "tangent",
     **style: Any,
 ) -> Axes:
     """Draw the posterior means of data in the latent space of an auto-encoder.
 
-    Two dimensions are drawn as they are, in the disc or in the plane. Of more, the plane of greatest variance of the
-    tangent space at the origin is drawn.
+    Two dimensions are drawn as they are, in the disc or in the plane. Of more a projection is drawn, and the title says
+    how much of the squared distances it keeps.
 
     Args:
         vae: a trained auto-encoder, on any device.
@@ -41,6 +46,9 @@ def latent_space(
         labels: ``(N,)``, the colours.
         ax: axes to draw on; new ones by default.
         gyroplanes: how many of a gyroplane decoder's planes to draw as well, in two dimensions.
+        view: as of :func:`disc`.
+        center: as of :func:`embedding`.
+        projection: of more than two dimensions, as of :func:`explore`.
         **style: as of :func:`embedding`.
 
     Returns:
@@ -50,8 +58,8 @@ def latent_space(
         >>> from pyro_hyperbolic.models import HyperbolicVAE
         >>> vae = HyperbolicVAE(PoincareBall(1.0), 5, 3, hidden_dim=4)
         >>> ax = latent_space(vae, torch.rand(10, 3))
-        >>> ax.get_title()
-        'principal plane of the tangent space'
+        >>> ax.get_title()  # doctest: +ELLIPSIS
+        '5 dimensions are projected to two, which keep ...% of the squared distances.'
         >>> plt.close(ax.figure)
     """
     device = next(vae.parameters()).device
@@ -61,16 +69,16 @@ def latent_space(
     ball = PoincareBall(one_curvature(manifold))
     if ax is None:
         _, ax = plt.subplots(figsize=(6.5, 5.6), layout="constrained")
-    if z.shape[-1] == 2:
-        layer = getattr(vae.decoder, "embed", None)  # a decoder of the user's may have none
-        if gyroplanes and isinstance(layer, GyroplaneLinear):
-            # The same planes in the ball: offset and normal are stored at the origin.
-            p, a = ball.expmap0(layer.offset[:gyroplanes].cpu()), layer.normal[:gyroplanes].cpu()
-            gyroplane(p, a, ball, ax=ax, linewidth=0.4, alpha=0.4)
-        return embedding(z, ball, labels=labels, ax=ax, **style)
-    v = ball.logmap0(z).double()
-    plane = torch.pca_lowrank(v, q=min(2, v.shape[-1]))[2]
-    v = F.pad(v @ plane, (0, 2 - plane.shape[1]))
-    embedding(v, PoincareBall(0.0), labels=labels, ax=ax, **style)
-    ax.set_title("principal plane of the tangent space", fontsize="medium")
+    if z.shape[-1] != 2:
+        z = ball.projx(z.double())
+        flat, kept = flattened(projection, z, ball)
+        embedding(flat(z), ball, labels=labels, ax=ax, view=view, center=center, **style)
+        ax.set_title(kept, fontsize="small")
+        return ax
+    layer = getattr(vae.decoder, "embed", None)  # a decoder of the user's may have none
+    embedding(z, ball, labels=labels, ax=ax, view=view, center=center, **style)
+    if gyroplanes and isinstance(layer, GyroplaneLinear):
+        # The same planes in the ball: offset and normal are stored at the origin.
+        p, a = ball.expmap0(layer.offset[:gyroplanes].cpu()), layer.normal[:gyroplanes].cpu()
+        gyroplane(p, a, ball, ax=ax, linewidth=0.4, alpha=0.4)
     return ax

@@ -15,6 +15,8 @@ from matplotlib.patches import Circle
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import Manifold, PoincareBall
+from pyro_hyperbolic.plotting.lens import Lens, lens_of, show
+from pyro_hyperbolic.plotting.surfaces import Center, checked_center
 
 # Ten colours that readers with a colour vision deficiency tell apart: M. A. Petroff, Accessible color
 # sequences for data visualization, arXiv:2107.02270.
@@ -36,15 +38,24 @@ _MARGIN = 0.03
 _BORDER = "pyro_hyperbolic.border"
 
 
-def disc(manifold: Manifold, ax: Axes | None = None, **style: Any) -> Axes:
+def disc(
+    manifold: Manifold,
+    ax: Axes | None = None,
+    view: str | None = None,
+    center: Center | None = None,
+    **style: Any,
+) -> Axes:
     r"""Prepare axes for a disc: its border, equal aspect, no ticks, limits just outside the border.
 
-    On axes that have this disc already nothing is changed, so that a zoom is kept. At ``c = 0`` there is no border, a
-    light frame stays, and the limits follow what is drawn.
+    On axes that have this disc already nothing is changed, so that a zoom is kept. At ``c = 0`` and in the equidistant
+    view there is no border, a light frame stays, and the limits follow what is drawn.
 
     Args:
         manifold: the ball, of which the disc of radius :math:`1/\sqrt{c}` is drawn.
         ax: axes to draw on; new ones by default.
+        view: ``"poincare"`` keeps angles, ``"klein"`` draws geodesics straight, ``"equidistant"`` draws distances from
+            the middle to scale; that of the axes, or ``"poincare"``, by default.
+        center: the point in the middle, ``(2,)``; that of the axes, or the origin, by default.
         **style: for the border, as of :class:`matplotlib.patches.Circle`.
 
     Returns:
@@ -57,25 +68,49 @@ def disc(manifold: Manifold, ax: Axes | None = None, **style: Any) -> Axes:
         -0.515 0.515
         >>> plt.close(ax.figure)
     """
-    c = drawn(manifold).c
+    ball = drawn(manifold)
+    return prepared(ball, ax, view, center, torch.zeros(1, 2, dtype=torch.float64), **style)[0]
+
+
+def prepared(
+    ball: _Drawn, ax: Axes | None, view: str | None, center: Center | None, anchors: Tensor, **style: Any
+) -> tuple[Axes, Lens]:
+    """Axes that show a disc, and how they show it; ``anchors`` are the points that ``center`` may speak of."""
+    known = None if ax is None else lens_of(ax)
+    middle = checked_center(center, anchors, ball)
+    if known is not None and known.ball.c == ball.c:
+        lens = Lens(ball, view or known.view, known.center if middle is None else middle)
+        if not lens.is_like(known):
+            raise ValueError(
+                f"view and center must be those of the axes, {known.view!r} and {known.center}, got {lens.view!r} and"
+                f" {lens.center}; draw on other axes."
+            )
+    else:
+        lens = Lens(ball, view or "poincare", middle)
     if ax is None:
         _, ax = plt.subplots(figsize=(4.5, 4.5), layout="constrained")
-    if c > 0 and border(ax, manifold) is not None:
-        return ax
-    ax.set_aspect("equal", adjustable="box" if c > 0 else "datalim")
+    _prepare(ax, lens, style)
+    show(ax, lens)
+    return ax, lens
+
+
+def _prepare(ax: Axes, lens: Lens, style: dict[str, Any]) -> None:
+    radius = lens.radius
+    bounded = math.isfinite(radius)
+    if bounded and border(ax, lens.ball) is not None:
+        return
+    ax.set_aspect("equal", adjustable="box" if bounded else "datalim")
     ax.set_xticks([])
     ax.set_yticks([])
     for spine in ax.spines.values():
-        spine.set_visible(c == 0)
+        spine.set_visible(not bounded)
         spine.set_color("0.75")
-    if c > 0:
-        radius = 1 / math.sqrt(c)
+    if bounded:
         defaults = {"facecolor": "none", "edgecolor": "0.2", "linewidth": 1.0, "zorder": 2.5}
         ax.add_patch(Circle((0, 0), radius, gid=_BORDER, **styled(Circle, defaults, style)))
         limit = (1 + _MARGIN) * radius
         ax.set_xlim(-limit, limit)
         ax.set_ylim(-limit, limit)
-    return ax
 
 
 def border(ax: Axes, manifold: Manifold) -> Circle | None:

@@ -16,7 +16,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.plotting.canvas import add_colorbar, border, disc, drawn, styled
+from pyro_hyperbolic.plotting.canvas import add_colorbar, border, drawn, prepared, styled
+from pyro_hyperbolic.plotting.lens import Lens, lens_of
+from pyro_hyperbolic.plotting.surfaces import Center
 
 Extent = tuple[float, float, float, float]
 
@@ -31,6 +33,8 @@ def heatmap(
     extent: Extent | None = None,
     resolution: int = 512,
     colorbar: bool = False,
+    view: str | None = None,
+    center: Center | None = None,
     **style: Any,
 ) -> Axes:
     """Draw a function of the points of the disc as a heat map, cut off at the border.
@@ -39,9 +43,12 @@ def heatmap(
         function: takes points, float64 ``(N, 2)``, and returns ``(N,)``. Where it is not finite nothing is drawn.
         manifold: the ball.
         ax: axes to draw on; a new disc by default.
-        extent: left, right, bottom, top; the whole disc by default. At ``c = 0`` it must be given.
+        extent: left, right, bottom, top of the picture; the whole disc by default. At ``c = 0`` and in the equidistant
+            view it must be given.
         resolution: nodes on a side of the grid.
         colorbar: whether to add a colour bar.
+        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
+        center: the point in the middle, ``(2,)``; as of :func:`~pyro_hyperbolic.plotting.disc` by default.
         **style: as of :meth:`matplotlib.axes.Axes.imshow` (``cmap``, ``vmin``, ``vmax``, ``norm``, ...). The
             colours run from the first to the last percentile of the values by default: many
             functions have no bound at the border.
@@ -50,19 +57,39 @@ def heatmap(
         The axes.
     """
     ball = drawn(manifold)
-    if extent is None:
-        if ball.c == 0:
-            raise ValueError("extent must be given at c = 0, got None; pass (left, right, bottom, top).")
-        radius = 1 / math.sqrt(ball.c)
-        extent = (-radius, radius, -radius, radius)
     if resolution < 2:
         raise ValueError(f"resolution must be at least 2, got {resolution}; the default is 512.")
-    ax = disc(ball, ax)
+    _check_extent(extent, ball, ax, view)
+    ax, lens = prepared(ball, ax, view, center, torch.zeros(1, 2, dtype=torch.float64))
+    return _draw(lambda p: function(lens.back(p)), lens, ax, extent, resolution, colorbar, style)
+
+
+def _check_extent(extent: Extent | None, ball: Any, ax: Axes | None, view: str | None) -> None:
+    """Before anything is drawn."""
+    known = None if ax is None else lens_of(ax)
+    equidistant = (view or (known.view if known else "")) == "equidistant"
+    if extent is None and (ball.c == 0 or equidistant):
+        where = "in the equidistant view" if equidistant else "at c = 0"
+        raise ValueError(f"extent must be given {where}, got None; pass (left, right, bottom, top).")
+
+
+def _draw(
+    function: Callable[[Tensor], Tensor],
+    lens: Lens,
+    ax: Axes,
+    extent: Extent | None,
+    resolution: int,
+    colorbar: bool,
+    style: dict[str, Any],
+) -> Axes:
+    """Of a function of places on paper."""
+    if extent is None:
+        extent = (-lens.radius, lens.radius, -lens.radius, lens.radius)
     nodes = _cell_centres(extent, resolution)
     # Nodes outside take the value at the border: the image is smooth up to the circle that cuts it off.
-    inside = ball.contains(nodes)
+    inside = nodes.norm(dim=-1) < lens.radius
     with torch.no_grad():
-        values = function(ball.projx(nodes).reshape(-1, 2))
+        values = function(nodes.reshape(-1, 2))
     if values.shape != (resolution**2,):
         raise ValueError(
             f"function must return one value per point, {(resolution**2,)}, got {tuple(values.shape)};"
@@ -74,8 +101,8 @@ def heatmap(
         style = styled(AxesImage, {"vmin": low, "vmax": high}, style)
     style = styled(AxesImage, {"cmap": "viridis", "interpolation": "bilinear", "zorder": 0.0}, style)
     image = ax.imshow(grid, origin="lower", extent=extent, aspect=ax.get_aspect(), **style)
-    if ball.c > 0:
-        image.set_clip_path(border(ax, ball))
+    if math.isfinite(lens.radius):
+        image.set_clip_path(border(ax, lens.ball))
     if colorbar:
         add_colorbar(ax, image)
     return ax
@@ -86,6 +113,11 @@ def density(
     ax: Axes | None = None,
     lebesgue: bool = False,
     manifold: Manifold | None = None,
+    extent: Extent | None = None,
+    resolution: int = 512,
+    colorbar: bool = False,
+    view: str | None = None,
+    center: Center | None = None,
     **style: Any,
 ) -> Axes:
     """Draw the density of a law on the disc, from 0 to its greatest value.
@@ -96,7 +128,13 @@ def density(
         lebesgue: draw the density of the coordinates (dots per area on paper) instead of the density with respect
             to the Riemannian volume (the paper's), which an isometry carries along unchanged.
         manifold: where the law lives, if the law does not say: ``law.manifold`` by default.
-        **style: as of :func:`heatmap`; ``extent`` at ``c = 0`` is wide enough for a sample by default.
+        extent: as of :func:`heatmap`; where there is no border wide enough for a sample by default.
+        resolution: as of :func:`heatmap`.
+        colorbar: as of :func:`heatmap`.
+        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
+        center: the point in the middle, or ``"mean"`` for that of the law; as of
+            :func:`~pyro_hyperbolic.plotting.disc` by default.
+        **style: as of :func:`heatmap`.
 
     Returns:
         The axes.
@@ -118,16 +156,19 @@ def density(
         )
     ball = drawn(manifold)
     like = _parameter(law)
-    if ball.c == 0:
-        style.setdefault("extent", _extent_of_sample(law, like))
+    anchor = law.mean.detach().double().cpu().reshape(1, 2) if center == "mean" else torch.zeros(1, 2).double()
+    ax, lens = prepared(ball, ax, view, center, anchor)
+    if extent is None and math.isinf(lens.radius):
+        extent = _extent_of_sample(law, like, lens)
 
-    def values(z: Tensor) -> Tensor:
+    def values(p: Tensor) -> Tensor:
         # In the law's own dtype a point at the border must be moved in again.
-        z = ball.projx(z.to(like.device, like.dtype))
+        z = ball.projx(lens.back(p).to(like.device, like.dtype))
         log_density = law.log_prob(z)
-        return (log_density + ball.log_volume_element(z) if lebesgue else log_density).exp()
+        return (log_density + lens.log_volume(p).to(z) if lebesgue else log_density).exp()
 
-    return heatmap(values, ball, ax, **styled(AxesImage, {"cmap": _BLUES, "vmin": 0.0, "vmax": None}, style))
+    style = styled(AxesImage, {"cmap": _BLUES, "vmin": 0.0, "vmax": None}, style)
+    return _draw(values, lens, ax, extent, resolution, colorbar, style)
 
 
 def _cell_centres(extent: Extent, resolution: int) -> Tensor:
@@ -147,10 +188,10 @@ def _parameter(law: Distribution) -> Tensor:
     return torch.empty(())
 
 
-def _extent_of_sample(law: Distribution, like: Tensor) -> Extent:
+def _extent_of_sample(law: Distribution, like: Tensor, lens: Lens) -> Extent:
     with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
         torch.manual_seed(0)
-        sample = law.sample(torch.Size((1000,))).double().cpu()
+        sample = lens(law.sample(torch.Size((1000,))).double().cpu())
     centre = sample.mean(0)
     half = 1.2 * float((sample - centre).abs().max())
     x, y = centre.tolist()

@@ -12,15 +12,27 @@ from matplotlib.lines import Line2D
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.plotting.canvas import PALETTE, disc, drawn, points, styled, together
+from pyro_hyperbolic.plotting.canvas import PALETTE, drawn, points, prepared, styled, together
+from pyro_hyperbolic.plotting.lens import Lens
+from pyro_hyperbolic.plotting.surfaces import Center
 
 # Longest step along a curve, in units of 1/sqrt(c). A chord of an arc that meets the border at right
 # angles then leaves the arc by less than step^2/8 = 3e-4 radii, however near to the border.
 _STEP = 0.05
-_NODES = 257
+_NODES = 1025
+# Where a line without a border ends, in radii of curvature beyond the points.
+_BEYOND = 3.0
 
 
-def geodesic(x: Tensor, y: Tensor, manifold: Manifold, ax: Axes | None = None, **style: Any) -> Axes:
+def geodesic(
+    x: Tensor,
+    y: Tensor,
+    manifold: Manifold,
+    ax: Axes | None = None,
+    view: str | None = None,
+    center: Center | None = None,
+    **style: Any,
+) -> Axes:
     """Draw the shortest paths between points.
 
     Args:
@@ -28,6 +40,9 @@ def geodesic(x: Tensor, y: Tensor, manifold: Manifold, ax: Axes | None = None, *
         y: where they end, ``(..., 2)``; broadcasts with ``x``.
         manifold: the ball.
         ax: axes to draw on; a new disc by default.
+        view: as of :func:`disc`.
+        center: the point in the middle, the index of one of ``x``, or ``"mean"`` for their Fréchet mean; as of
+            :func:`disc` by default.
         **style: as of :class:`matplotlib.collections.LineCollection` (``color``, ``linewidth``, ``label``, ...).
 
     Returns:
@@ -44,27 +59,38 @@ def geodesic(x: Tensor, y: Tensor, manifold: Manifold, ax: Axes | None = None, *
     """
     ball = drawn(manifold)
     x, y = together(x=points("x", x, ball), y=points("y", y, ball))
-    ax = disc(ball, ax)
+    ax, lens = prepared(ball, ax, view, center, x)
     length = math.sqrt(ball.c) * max(ball.dist(x, y).tolist(), default=0.0)
     half = torch.linspace(0, 0.5, 2 + math.ceil(length / (2 * _STEP)), dtype=x.dtype)
     x, y = x.unsqueeze(-2), y.unsqueeze(-2)
     # From both ends to the middle: a curve that starts at the border loses precision with its length.
     to_middle, from_middle = ball.geodesic(half, x, y), ball.geodesic(half, y, x).flip(-2)
     curves = torch.cat([to_middle, from_middle[:, 1:]], -2)
-    return _add_curves(ax, curves, {"color": PALETTE[0]}, style)
+    return _add_curves(ax, lens(curves), {"color": PALETTE[0]}, style)
 
 
-def gyroplane(p: Tensor, a: Tensor, manifold: Manifold, ax: Axes | None = None, **style: Any) -> Axes:
+def gyroplane(
+    p: Tensor,
+    a: Tensor,
+    manifold: Manifold,
+    ax: Axes | None = None,
+    view: str | None = None,
+    center: Center | None = None,
+    **style: Any,
+) -> Axes:
     r"""Draw the hyperplanes :math:`\{z : \langle \log_p(z), a\rangle = 0\}` of the disc.
 
     Each is the geodesic through ``p`` orthogonal to ``a``, drawn from border to border. At ``c = 0`` it is the
-    straight line without ends.
+    straight line without ends; in the equidistant view it ends a little beyond the points ``p``.
 
     Args:
         p: points on the planes, ``(..., 2)``.
         a: normals, ``(..., 2)``, not zero; broadcast with ``p``. Their lengths do not matter.
         manifold: the ball.
         ax: axes to draw on; a new disc by default.
+        view: as of :func:`disc`.
+        center: the point in the middle, the index of one of ``p``, or ``"mean"`` for their Fréchet mean; as of
+            :func:`disc` by default.
         **style: as of :class:`matplotlib.collections.LineCollection`; of :class:`matplotlib.lines.Line2D` at ``c = 0``.
 
     Returns:
@@ -75,15 +101,25 @@ def gyroplane(p: Tensor, a: Tensor, manifold: Manifold, ax: Axes | None = None, 
     length = a.norm(dim=-1, keepdim=True)
     if not bool((length > 0).all()):
         raise ValueError("a must not be zero, got a zero normal: it has no plane; drop it.")
-    ax = disc(ball, ax)
+    ax, lens = prepared(ball, ax, view, center, p)
     a = a / length
     if ball.c == 0:
+        p = lens(p)
         keywords = styled(Line2D, {"color": PALETTE[2], "linewidth": 1.2}, style)
         for (x, y), (u, v) in zip(p.tolist(), a.tolist(), strict=True):
             ax.axline((x, y), (x - v, y + u), **keywords)
             keywords.pop("label", None)  # one entry in the legend
         return ax
-    return _add_curves(ax, _whole_lines(p, a, ball), {"color": PALETTE[2]}, style)
+    return _add_curves(ax, _seen(_whole_lines(p, a, ball), p, lens), {"color": PALETTE[2]}, style)
+
+
+def _seen(curves: Tensor, p: Tensor, lens: Lens) -> list[Tensor] | Tensor:
+    """The lines on paper; without a border they are cut off beyond the points."""
+    curves = lens(curves)
+    if math.isfinite(lens.radius):
+        return curves
+    limit = float(lens(p).norm(dim=-1).max()) + _BEYOND / math.sqrt(lens.ball.c)
+    return [curve[curve.norm(dim=-1) <= limit] for curve in curves]
 
 
 def _whole_lines(p: Tensor, a: Tensor, ball: Any) -> Tensor:
@@ -109,9 +145,9 @@ def _whole_lines(p: Tensor, a: Tensor, ball: Any) -> Tensor:
     return ball.projx((alpha * s + cs2 * m) / (alpha * beta + cs2))
 
 
-def _add_curves(ax: Axes, curves: Tensor, defaults: dict[str, Any], style: dict[str, Any]) -> Axes:
+def _add_curves(ax: Axes, curves: Tensor | list[Tensor], defaults: dict[str, Any], style: dict[str, Any]) -> Axes:
     defaults = {"linewidth": 1.2, "capstyle": "round", "zorder": 2.0} | defaults
-    lines = LineCollection(list(curves.numpy()), **styled(LineCollection, defaults, style))
+    lines = LineCollection([curve.numpy() for curve in curves], **styled(LineCollection, defaults, style))
     ax.add_collection(lines)
     ax.autoscale_view()  # for c = 0; the limits of a disc are fixed
     return ax

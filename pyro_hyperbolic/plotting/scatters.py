@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
@@ -13,11 +11,9 @@ from torch import Tensor
 
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.plotting import canvas
+from pyro_hyperbolic.plotting.labels import MARKERS, Classes, Labels, classify
 from pyro_hyperbolic.plotting.lines import geodesic
-
-Labels = Tensor | np.ndarray | Sequence[Any]
-# More classes than colours change the marker as well.
-_MARKERS = "o^sDvP*X"
+from pyro_hyperbolic.plotting.surfaces import Center
 
 
 def embedding(
@@ -27,6 +23,9 @@ def embedding(
     edges: Tensor | None = None,
     ax: Axes | None = None,
     legend: bool = True,
+    classes: bool | None = None,
+    view: str | None = None,
+    center: Center | None = None,
     **style: Any,
 ) -> Axes:
     """Scatter points, coloured by label, with the edges of a graph as geodesics below them.
@@ -36,11 +35,15 @@ def embedding(
     Args:
         points: ``(N, 2)``.
         manifold: the ball they are points of; at ``c = 0`` the plane.
-        labels: one per point. Classes (integers of at most ten values, booleans, strings) get a colour
-            and an entry in the legend each; other numbers get a colour map and a colour bar.
+        labels: one per point. Classes (strings, booleans, integers of at most 20 values) get a look and an entry in the
+            legend each; other numbers get a colour map and a colour bar.
         edges: pairs of indices of points, integers ``(E, 2)``.
         ax: axes to draw on; a new disc by default.
         legend: whether to draw the legend or the colour bar.
+        classes: whether labels are classes, if the rule above is not to decide.
+        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
+        center: the point in the middle, the index of one of the points (such as a root), or ``"mean"`` for their
+            Fréchet mean; as of :func:`~pyro_hyperbolic.plotting.disc` by default.
         **style: as of :meth:`matplotlib.axes.Axes.scatter` (``s``, ``marker``, ``cmap``, ...).
 
     Returns:
@@ -58,10 +61,11 @@ def embedding(
     x = canvas.points("points", points, ball)
     if x.dim() != 2:
         raise ValueError(f"points must have shape (N, 2), got {tuple(x.shape)}; flatten the leading dimensions first.")
-    ax = canvas.disc(ball, ax)
+    ax, lens = canvas.prepared(ball, ax, view, center, x)
     if edges is not None:
-        first, second = _check_edges(edges, len(x)).T
+        first, second = check_edges(edges, len(x)).T
         geodesic(x[first], x[second], ball, ax, color="0.65", linewidth=0.8, zorder=1.5)
+    x = lens(x)
     size = min(max(3000 / max(len(x), 1), 4), 24)
     style = canvas.styled(
         PathCollection, {"s": size, "linewidth": 0.0 if _filled(style) else 1.0, "zorder": 3.0}, style
@@ -69,13 +73,11 @@ def embedding(
     if labels is None:
         ax.scatter(*x.T.numpy(), **canvas.styled(PathCollection, {"color": "0.15"}, style))
         return ax
-    values = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
-    if values.shape != (len(x),):
-        raise ValueError(f"labels must have one entry per point, {(len(x),)}, got {values.shape}.")
-    if _are_classes(values):
-        _scatter_classes(ax, x, values, legend, style)
+    found = classify(labels, len(x), classes)
+    if isinstance(found, Classes):
+        _scatter_classes(ax, x, found, legend, style)
     else:
-        image = ax.scatter(*x.T.numpy(), **canvas.styled(PathCollection, {"c": values, "cmap": "viridis"}, style))
+        image = ax.scatter(*x.T.numpy(), **canvas.styled(PathCollection, {"c": found.values, "cmap": "viridis"}, style))
         if legend:
             canvas.add_colorbar(ax, image)
     return ax
@@ -85,17 +87,11 @@ def _filled(style: dict[str, Any]) -> bool:
     return style.get("marker", "o") not in ("x", "+", "|", "_", "1", "2", "3", "4")
 
 
-def _are_classes(values: np.ndarray) -> bool:
-    if values.dtype.kind == "f":
-        return False
-    return values.dtype.kind not in "iu" or len(np.unique(values)) <= len(canvas.PALETTE)
-
-
-def _scatter_classes(ax: Axes, x: Tensor, values: np.ndarray, legend: bool, style: dict[str, Any]) -> None:
-    for i, name in enumerate(np.unique(values)):
-        shift, colour = divmod(i, len(canvas.PALETTE))
-        defaults = {"color": canvas.PALETTE[colour], "marker": _MARKERS[shift % len(_MARKERS)], "label": str(name)}
-        ax.scatter(*x[torch.from_numpy(values == name)].T.numpy(), **defaults | style)
+def _scatter_classes(ax: Axes, x: Tensor, classes: Classes, legend: bool, style: dict[str, Any]) -> None:
+    for i, name in enumerate(classes.names):
+        colour, marker = classes.look(i)
+        defaults = {"color": colour, "marker": MARKERS[marker], "label": name}
+        ax.scatter(*x[torch.from_numpy(classes.index == i)].T.numpy(), **defaults | style)
     if legend:
         box = ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, handletextpad=0.2)
         for handle in box.legend_handles:
@@ -103,7 +99,7 @@ def _scatter_classes(ax: Axes, x: Tensor, values: np.ndarray, legend: bool, styl
                 handle.set_sizes([30.0])
 
 
-def _check_edges(edges: Tensor, count: int) -> Tensor:
+def check_edges(edges: Tensor, count: int) -> Tensor:
     pairs = torch.as_tensor(edges).detach().cpu()
     if pairs.dim() != 2 or pairs.shape[-1] != 2 or pairs.is_floating_point():
         raise ValueError(f"edges must be integers of shape (E, 2), got {pairs.dtype} of shape {tuple(pairs.shape)}.")

@@ -19,6 +19,7 @@ FEW = [
     Row("step", "captured", "riemannian"),
     Row("graph", "captured", nodes=256),
     Row("ensemble", "compiled", "euclidean", members=90),
+    Row("ensemble", "captured", members=90, space="h1,s1"),
     Row("evaluation", "compiled"),
 ]
 

@@ -93,7 +93,7 @@ class RadiusCase:
     event_shape: Shape = ()
 
     def __str__(self) -> str:
-        return f"HyperbolicRadius-d{self.dim}-c{self.c:g}"
+        return f"{self.law.__name__}-d{self.dim}-c{self.c:g}"
 
     def params(self, batch: Shape = (), other: Shape | None = None, dtype: torch.dtype = torch.float64) -> dict:
         noise = torch.Generator().manual_seed(21)
@@ -240,7 +240,14 @@ NORMALS = [*HYPERBOLIC, *SPHERICAL, *SIGNED, *PRODUCTS, *EUCLIDEAN]
 # Those whose points have one preimage under the exponential map.
 ONE_TO_ONE = [case for case in NORMALS if case.chart not in (Sphere, mixed) and case not in SIGNED[::2]]
 WINDING = [case for case in NORMALS if case not in ONE_TO_ONE and case.law is hdist.WrappedNormal]
-RADII = [RadiusCase(1, 1.0), RadiusCase(2, 0.0), RadiusCase(3, 0.7), RadiusCase(20, 0.1)]
+RADII = [
+    RadiusCase(1, 1.0),
+    RadiusCase(2, 0.0),
+    RadiusCase(3, 0.7),
+    RadiusCase(20, 0.1),
+    RadiusCase(1, 0.7, hdist.SphericalRadius),
+    RadiusCase(3, 1.4, hdist.SphericalRadius),
+]
 ANGULAR = [
     AngularCase(hdist.VonMisesFisher, 1),
     AngularCase(hdist.VonMisesFisher, 4, 0.5),

@@ -2,6 +2,7 @@
 
 import math
 
+import pyro
 import pytest
 import torch
 
@@ -93,10 +94,22 @@ def test_score_of_a_sample_without_graph(case):
     law = case.on({**case.params(), **leaves}, c=c)
     z = law.sample((4,))
     params = [*leaves.values(), *([c] if law.manifold.curvatures else [])]
-    # What the parameters alone determine may be computed once, with its graph.
-    own = torch.autograd.grad(law.log_prob(z).sum(), params, retain_graph=True)
+    own = torch.autograd.grad(law.log_prob(z).sum(), params)
     for a, b in zip(own, torch.autograd.grad(law.log_prob(z.clone()).sum(), params), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@every_normal
+def test_each_density_has_a_graph_of_its_own(case):
+    # Also where the values of a curvature are not checked before.
+    leaves = tensors(case.params())
+    with pyro.validation_enabled(False):
+        c = torch.tensor(case.c, dtype=torch.float64, requires_grad=True)
+        law = case.on({**case.params(), **leaves}, c=c)
+        z = law.sample((4,))
+        for _ in range(2):
+            law.log_prob(z).sum().backward()
+            law.rsample().sum().backward()
 
 
 @every_normal

@@ -12,7 +12,7 @@ from tests.distributions.cases import NORMALS
 BALL = PoincareBall(1.0)
 LOC = torch.zeros(3, 2)
 BOTH = [hdist.WrappedNormal, hdist.RiemannianNormal]
-W, R, H = hdist.WrappedNormal, hdist.RiemannianNormal, hdist.HyperbolicRadius
+W, R, H, S = hdist.WrappedNormal, hdist.RiemannianNormal, hdist.HyperbolicRadius, hdist.SphericalRadius
 
 
 @pytest.mark.parametrize("law", BOTH)
@@ -129,10 +129,10 @@ def test_the_support_in_a_message_may_be_in_training():
         W(LOC, 1.0, PoincareBall(c)).log_prob(torch.ones(2))
 
 
-@pytest.mark.parametrize("law", [H, hdist.HypersphericalUniform])
+@pytest.mark.parametrize("law", [H, S, hdist.HypersphericalUniform])
 @pytest.mark.parametrize("dim", [0, -1, 2.0, True, None, torch.tensor(2)], ids=str)
 def test_dim(law, dim):
-    arguments = (1.0, 1.0) if law is H else ()
+    arguments = () if law is hdist.HypersphericalUniform else (1.0, 1.0)
     with pytest.raises(ValueError, match=f"{law.__name__}: dim must be an integer >= 1, got"):
         law(dim, *arguments)
 
@@ -150,21 +150,29 @@ def test_dim(law, dim):
     ids=str,
 )
 def test_parameters_of_the_radius(scale, c, message):
-    with pytest.raises(ValueError, match=message):
-        H(2, scale, c)
+    for law in (H, S):
+        with pytest.raises(ValueError, match=message):
+            law(2, scale, c)
 
 
 @pytest.mark.parametrize("method", ["log_prob", "cdf"])
 @pytest.mark.parametrize("value", [-0.1, math.nan])
 def test_value_of_the_radius(method, value):
+    for law in (H, S):
+        with pytest.raises(ValueError, match="value"):
+            getattr(law(2, 1.0, 1.0), method)(torch.tensor(value))
+
+
+def test_beyond_the_antipode():
     with pytest.raises(ValueError, match="value"):
-        getattr(H(2, 1.0, 1.0), method)(torch.tensor(value))
+        S(2, 1.0, 1.0).log_prob(torch.tensor(3.2))
 
 
 @pytest.mark.parametrize("u", [-0.1, 1.1, math.nan])
 def test_probability_of_a_quantile(u):
-    with pytest.raises(ValueError, match=r"probabilities in \[0, 1\]"):
-        H(2, 1.0, 1.0).icdf(torch.tensor(u))
+    for law in (H, S):
+        with pytest.raises(ValueError, match=rf"{law.__name__}: .* probabilities in \[0, 1\]"):
+            law(2, 1.0, 1.0).icdf(torch.tensor(u))
 
 
 def test_value_off_the_sphere():
@@ -208,7 +216,8 @@ def test_precision_of_the_arguments(law, dtype):
 def test_precision_of_radius_and_sphere(dtype):
     one = torch.tensor(1.0).to(dtype)
     for arguments in [(one, 1.0), (1.0, one)]:
-        with pytest.raises(ValueError, match="must be float32 or float64, got"):
-            H(2, *arguments)
+        for law in (H, S):
+            with pytest.raises(ValueError, match=f"{law.__name__}: .* must be float32 or float64, got"):
+                law(2, *arguments)
     with pytest.raises(ValueError, match="dtype must be float32 or float64, got"):
         hdist.HypersphericalUniform(2, dtype=dtype)

@@ -60,7 +60,7 @@ def test_runs(
 ) -> None:
     args = tree.parse([*TINY.split(), *options.split(), "--output-dir", str(tmp_path)])
     result = tree.main(args)
-    files = ["calibration.png", "embedding.png", "metrics.json"]
+    files = ["calibration.png", "embedding.png", "latent.html", "metrics.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == files
     assert all((tmp_path / name).stat().st_size > 1000 for name in files)
     stored = json.loads((tmp_path / "metrics.json").read_text())

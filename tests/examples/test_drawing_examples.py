@@ -21,9 +21,13 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # example, arguments, files that it writes to the folder {out}
 RUNS = [
-    ("tree_embedding", "--depth 2 --output {out}/tree.png", ["tree.png"]),
-    ("tree_embedding", "--branching 2 --depth 3 --curvature 0.1 --output {out}/new/tree.svg", ["new/tree.svg"]),
-    ("tree_embedding", "--depth 2 --edge-length 1 --curvature 5 --output {out}/tree.pdf", ["tree.pdf"]),
+    ("tree_embedding", "--depth 2 --output {out}/tree.png", ["tree.png", "tree.html"]),
+    (
+        "tree_embedding",
+        "--branching 2 --depth 3 --curvature 0.1 --output {out}/new/tree.svg",
+        ["new/tree.svg", "new/tree.html"],
+    ),
+    ("tree_embedding", "--depth 2 --edge-length 1 --curvature 5 --output {out}/tree.pdf", ["tree.pdf", "tree.html"]),
     ("densities", "--resolution 16 --output {out}", ["densities_isotropic.png", "densities_anisotropic.png"]),
     (
         "densities",

@@ -22,7 +22,7 @@ from tests.examples.comparing import equal
 from tests.examples.conftest import EXAMPLES
 
 TINY = "--hidden-dim 16 --batch-size 50 --learning-rate 1e-2 --num-epochs 2 --iwae-samples 4 --device cpu --threads 1"
-FILES = ["checkpoint.pt", "latent.png", "loss.png", "metrics.json", "reconstructions.png", "samples.png"]
+FILES = ["checkpoint.pt", "latent.html", "latent.png", "loss.png", "metrics.json", "reconstructions.png", "samples.png"]
 ROW = {"epoch", "train_loss", "test_loss", "test_reconstruction", "test_kl", "seconds"}
 
 # Each choice of each option occurs at least once.

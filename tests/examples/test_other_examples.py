@@ -115,7 +115,9 @@ def test_link_prediction_runs(
 ) -> None:
     result = run(links, LINKS, tmp_path, options)
     seeds = result["options"]["seeds"]
-    files = {"metrics.json", "curves.png"} | {f"{name}-{seed}.pt" for name in links.MODELS for seed in range(seeds)}
+    files = {"metrics.json", "curves.png", "latent.html"} | {
+        f"{name}-{seed}.pt" for name in links.MODELS for seed in range(seeds)
+    }
     if "--latent-dim 2" in options:
         files |= {"embeddings.png"}
     assert {path.name for path in tmp_path.iterdir()} == files

@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 
 from pyro_hyperbolic import datasets
-from pyro_hyperbolic.experiments import Job, RunStore, Table2, Table4, sweep
+from pyro_hyperbolic.experiments import Job, Mixed, RunStore, Table1, Table2, Table4, sweep
 from pyro_hyperbolic.experiments.cli import EXPERIMENTS, configured, main, parser
 from pyro_hyperbolic.experiments.paper import paper_tables
 from pyro_hyperbolic.experiments.report import REPORTS, write_report
@@ -28,6 +28,7 @@ PATTERNS = {
     "table3": ["euclidean"],
     "table4": [],
     "ablation": ["*, d=2"],
+    "mixed": ["mnist, e6", "mnist, h2,s2,e2 c learned", "branching, u2,u2,u2 k=*", "phylogenetic, u5*"],
 }
 
 
@@ -52,6 +53,18 @@ def test_from_data_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, na
     assert (tmp_path / f"{name}.png").stat().st_size > 1000
     finite = [value for run in runs for value in run["metrics"].values() if isinstance(value, float)]
     assert all(map(math.isfinite, finite))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bundled")
+def test_every_cell_of_mixed_curvature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "graph", lambda name: KARATE)
+    experiment, store = TINY["mixed"], RunStore(tmp_path)
+    sweep(experiment, store)
+    write_report(experiment, store, tmp_path)
+    text = (tmp_path / "mixed.md").read_text()
+    ours = [line for line in text.splitlines() if "e5" not in line and "p5" not in line]
+    assert not any("not run" in line or "finite" in line for line in ours)
 
 
 def test_every_experiment_has_its_report() -> None:
@@ -131,14 +144,15 @@ class TestReport:
         assert results.text(cell, "negative_iwae") == "2 of 3 finite"
         assert results.text(table.cells()[1], "negative_iwae") == "not run"
 
-    @pytest.mark.parametrize("name", ["table1", "table2", "table4", "ablation"])
+    @pytest.mark.parametrize("name", ["table1", "table2", "table4", "ablation", "mixed"])
     def test_a_cell_that_diverged_does_not_keep_the_report_from_being_made(self, tmp_path: Path, name: str) -> None:
         table, store = replace(TINY[name], seeds=2), RunStore(tmp_path)
         names = ("negative_iwae", "curvature", "auc", "ap", "validation_auc", "validation_ap")
         for count, cell in enumerate(table.cells()):
             value = math.nan if count % 4 == 1 else 0.5 + 0.01 * count
             for seed in range(2):
-                metrics = dict.fromkeys(names, value)
+                metrics: dict[str, Any] = dict.fromkeys(names, value)
+                metrics["curvatures"] = [value] * len(getattr(cell, "curvatures", ()))
                 store.append(Job(table, cell, seed), metrics=metrics, seconds=1.0, machine=MACHINE)
         write_report(table, store, tmp_path)
         text = (tmp_path / f"{name}.md").read_text()
@@ -161,6 +175,39 @@ class TestReport:
             f" 0.50 ± {math.sqrt(2) * half:.2f} over wrapped c=0.0001.\n" in text
         )
         assert f"* Learned curvatures, from 1: 0.70 ± {half:.2f} (d = 2), " in text
+
+    def test_curvature_of_links_is_chosen_on_the_validation_edges_of_each_split(self, tmp_path: Path) -> None:
+        table, table4, store = Mixed(seeds=2), Table4(seeds=2), RunStore(tmp_path)
+        # What the validation edges of the two splits say, and what the test edges say then.
+        validation = {0.3: (0.9, 0.1), 1.0: (0.5, 0.5), 2.0: (0.1, 0.8)}
+        test = {0.0: (0.5, 0.55), 0.3: (0.6, 0.99), 1.0: (0.99, 0.99), 2.0: (0.99, 0.7)}
+        runs: list[tuple[Any, Any, float]] = [(table4, cell, cell.curvature) for cell in table4.cells()]
+        links = [cell for cell in table.cells() if cell.task == "phylogenetic" and not cell.learn_curvature]
+        runs += [(table, cell, cell.curvatures[0]) for cell in links if cell.space != "u5"]
+        for experiment, cell, c in runs:
+            for seed in range(2):
+                metrics = dict.fromkeys(("auc", "ap"), test[c][seed])
+                metrics["validation_auc"] = validation.get(c, (0.0, 0.0))[seed]
+                store.append(Job(experiment, cell, seed), metrics=metrics, seconds=1.0, machine=MACHINE)
+        write_report(table, store, tmp_path)
+        text = (tmp_path / "mixed.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
+        scores, gains = (number(mean_interval(values), 100) for values in ([0.6, 0.7], [0.1, 0.15]))
+        for name in ("p5 c chosen", "h2,h2 c chosen", "h3,e2 c chosen"):
+            assert f"| {name} | {scores} |" in text
+            assert f"| {name} minus e5 | {gains} |" in text
+
+    def test_learned_curvatures_of_like_factors_are_in_order(self, tmp_path: Path) -> None:
+        table, store = Mixed(seeds=2), RunStore(tmp_path)
+        learned = {"h2,h2,h2": [[3.0, 1.0, 2.0], [2.0, 3.0, 1.0]], "h2,s2,e2": [[5.0, 4.0], [5.0, 4.0]]}
+        for cell in table.cells():
+            if cell.task == "mnist" and cell.learn_curvature and cell.space in learned:
+                for seed, values in enumerate(learned[cell.space]):
+                    metrics = {"negative_iwae": 1.0, "curvatures": values}
+                    store.append(Job(table, cell, seed), metrics=metrics, seconds=1.0, machine=MACHINE)
+        write_report(table, store, tmp_path)
+        text = (tmp_path / "mixed.md").read_text()
+        assert "* MNIST, h2,h2,h2 c learned: 1.00 ± 0.00, 2.00 ± 0.00, 3.00 ± 0.00.\n" in text
+        assert "* MNIST, h2,s2,e2 c learned: 5.00 ± 0.00, 4.00 ± 0.00.\n" in text
 
     def test_average_of_table_3_is_the_papers(self) -> None:
         for row in ("euclidean", "hyperbolic c=1.4"):
@@ -234,6 +281,17 @@ class TestCommandLine:
         table = configured(EXPERIMENTS["table3"], seeds=2, epochs=3, samples=4)
         assert (table.seeds, table.embedding.seeds, table.embedding.epochs, table.epochs) == (10, 2, 3, 5)
         assert configured(EXPERIMENTS["table4"], samples=7) == Table4()
+
+    def test_mixed_curvature_has_the_settings_of_the_tables(self) -> None:
+        mixed = configured(EXPERIMENTS["mixed"])
+        tables = {"mnist": Table2(), "branching": Table1(), "csphd": Table4()}
+        for cell in mixed.cells():
+            if cell.task in tables:
+                ours, theirs = mixed.part(cell).settings(), tables[cell.task].settings()
+                assert ours.items() - theirs.items() <= {("prior_scale", 1.0)}  # of Table 1 the cells have it
+                assert theirs.items() - ours.items() <= {("latent_dim", 5)}  # of the spaces it is their own
+        short = configured(EXPERIMENTS["mixed"], seeds=2, epochs=3, samples=4)
+        assert {short.part(cell).epochs for cell in short.cells()} == {3}
 
     @pytest.mark.parametrize("value", ["0", "-1", "x", "1.5"])
     def test_numbers_are_positive(self, value: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic import Lorentz, PoincareBall, Sphere
 from pyro_hyperbolic.geometry import frechet
 from pyro_hyperbolic.geometry.frechet import _derivatives
 from tests.geometry.cases import Case, lost_distance, place, some_cases
@@ -240,3 +240,35 @@ def test_a_far_cluster_takes_a_few_steps(monkeypatch, chart, dtype, distance):
     # In wide arithmetic the gradient at the mean is what moving it by a rounding makes of it.
     gradient = _derivatives(manifold, mean.double(), x.double(), torch.full((50, 1), 0.02, dtype=torch.float64))[0]
     assert gradient.norm() <= ROUNDING[dtype] * math.cosh(distance)
+
+
+@some_cases
+def test_search_from_a_point_ends_at_the_same_mean(case):
+    x = case.point(6)
+    case.assert_near(frechet.frechet_mean(case.ball, x, start=x[2]), case.ball.frechet_mean(x))
+
+
+def test_the_start_chooses_among_the_minima_of_a_sphere():
+    sphere = Sphere(1.0)
+    x = sphere.from_normal_coords(None, torch.tensor([[2.9], [-1.1], [-1.2]], dtype=torch.float64))
+    starts = sphere.from_normal_coords(None, torch.tensor([[0.5], [-2.5]], dtype=torch.float64))
+    means = frechet.frechet_mean(sphere, x, start=starts)
+
+    def variance(m):
+        return sphere.dist(m.unsqueeze(-2), x).square().sum(-1)
+
+    assert (means[0] - means[1]).norm() > 1
+    assert (variance(means) < variance(starts)).all()
+
+
+def test_one_point_is_found_without_a_search(monkeypatch):
+    calls = []
+
+    def counted(*arguments):
+        calls.append(1)
+        return _derivatives(*arguments)
+
+    monkeypatch.setattr(frechet, "_derivatives", counted)
+    x = torch.tensor([[0.3, -0.2, 0.1]], dtype=torch.float64)
+    PoincareBall(1.4).frechet_mean(x)
+    assert len(calls) < 10

@@ -48,8 +48,8 @@ def replayed(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, value)
     original = CapturedStep.__init__
 
-    def init(self: Any, step: Any, args: Any, kwargs: Any, state: Any) -> None:
-        original(self, step, args, kwargs, state)
+    def init(self: Any, step: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> None:
+        original(self, step, args, kwargs, *rest, **options)
         own_args, own_kwargs = split_tensors(args, kwargs)[1](self._inputs)
 
         def replay() -> None:

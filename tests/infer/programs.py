@@ -9,6 +9,8 @@ import pyro
 import pyro.contrib.gp as gp
 import pyro.distributions as dist
 import torch
+from pyro import poutine
+from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 from pyro.infer.autoguide import (
     AutoDiagonalNormal,
     AutoLaplaceApproximation,
@@ -20,6 +22,7 @@ from pyro.nn import PyroModule, PyroParam
 from torch import Tensor, nn
 from torch.distributions import constraints
 
+import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
 from pyro_hyperbolic.nn import Continuous, Covariates, Embedding, ManifoldModule, OneHot
@@ -32,6 +35,7 @@ class Programs(NamedTuple):
     guide: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
+    loss: Callable[[], Any] = Trace_ELBO
 
 
 def vae(build: Callable[[], Any], **kwargs: Any) -> Programs:
@@ -216,6 +220,61 @@ def unused() -> Programs:
     return Programs(model, guide, (torch.randn(10, 3),))
 
 
+class Mixture(nn.Module):
+    """A VAE whose prior is a mixture, the components of which are summed over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vae = wrapped()
+        self.places = nn.Parameter(0.1 * torch.randn(3, 2))
+        self.logits = nn.Parameter(torch.zeros(3))
+
+    def model(self, x: Tensor) -> None:
+        pyro.module("mixture", self)
+        ball = self.vae.manifold
+        with pyro.plate("data", len(x)), poutine.scale(scale=5.0):
+            k = pyro.sample("k", dist.Categorical(logits=self.logits), infer={"enumerate": "parallel"})
+            z = pyro.sample("z", hdist.WrappedNormal(ball.exp0(self.places)[k], 0.5, ball))
+            pyro.sample("x", self.vae.decode(z), obs=x)
+
+    def guide(self, x: Tensor) -> None:
+        pyro.module("mixture", self)
+        with pyro.plate("data", len(x)), poutine.scale(scale=5.0):
+            pyro.sample("z", self.vae.encode(x))
+
+
+class Classes(nn.Module):
+    """Classes that are unknown, which the guide enumerates, with a latent that depends on them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(6, 3)
+        self.encoder = nn.Linear(9, 2)
+        self.decoder = nn.Linear(5, 6)
+
+    def model(self, x: Tensor) -> None:
+        pyro.module("classes", self)
+        with pyro.plate("data", len(x)):
+            y = pyro.sample("y", dist.OneHotCategorical(logits=x.new_zeros(3)))
+            z = pyro.sample("z", dist.Normal(x.new_zeros(2), 1.0).to_event(1))
+            both = torch.cat([z, y.expand(*z.shape[:-1], 3)], -1)  # z has a value for every class
+            pyro.sample("x", dist.Normal(self.decoder(both), 1.0).to_event(1), obs=x)
+
+    def guide(self, x: Tensor) -> None:
+        pyro.module("classes", self)
+        with pyro.plate("data", len(x)):
+            logits = self.classifier(x)
+            y = pyro.sample("y", dist.OneHotCategorical(logits=logits), infer={"enumerate": "parallel"})
+            shape = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1])
+            inputs = torch.cat([x.expand(*shape, 6), y.expand(*shape, 3)], -1)
+            pyro.sample("z", dist.Normal(self.encoder(inputs), 0.5).to_event(1))
+
+
+def enumerated(build: Callable[[], Any]) -> Programs:
+    module = build()
+    return Programs(module.model, module.guide, (torch.rand(10, 6),), loss=lambda: TraceEnum_ELBO(max_plate_nesting=1))
+
+
 PROGRAMS: dict[str, Callable[[], Programs]] = {
     "wrapped": lambda: vae(wrapped),
     "riemannian": lambda: vae(lambda: wrapped(prior="riemannian", posterior="riemannian")),
@@ -228,6 +287,8 @@ PROGRAMS: dict[str, Callable[[], Programs]] = {
     "sampled graph": lambda: vgae(num_negatives=7),
     "counts with covariates": counts,
     "dropout": lambda: vae(lambda: wrapped(dropout=0.3, num_hidden_layers=2, activation="elu")),
+    "enumerated in the model": lambda: enumerated(Mixture),
+    "enumerated in the guide": lambda: enumerated(Classes),
     "registered": registered,
     "bare": bare,
     "modules": modules,

@@ -17,7 +17,7 @@ from pyro.ops.integrator import potential_grad
 from torch import nn
 
 import pyro_hyperbolic.distributions as hdist
-from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Product
 from pyro_hyperbolic.infer import (
     AutoWrappedNormal,
     DrawnCurvature,
@@ -321,6 +321,56 @@ def test_an_observed_point_on_the_program_as_it_is():
 
     with pytest.raises(ValueError, match=r"(?s)'z'.*observed coordinates.*with_drawn_curvature\(model\)"):
         run(NUTS, model)
+
+
+def minibatches(learns, size=20):
+    """A program that makes a tensor of its own of a part of its data in each run."""
+    torch.manual_seed(1)
+    data = 0.3 * torch.randn(size, 2).clamp(-1, 1)
+
+    def model():
+        c = learned() if learns else pyro.sample("c", CURVATURE)
+        with pyro.plate("points", size, subsample_size=5) as indices:
+            point(c, obs=data[indices])
+
+    return model
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_observed_points_in_minibatches_on_the_program_as_it_is(learns):
+    model = minibatches(learns)
+    svi = SVI(model, AutoNormal(model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    with pytest.raises(ValueError, match=r"(?s)'z'.*observed coordinates.*with_drawn_curvature\(model\)"):
+        [svi.step() for _ in range(20)]
+
+
+def test_observed_points_in_minibatches():
+    model = with_drawn_curvature(minibatches(False))
+    svi = SVI(model, AutoNormal(model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    assert torch.tensor([svi.step() for _ in range(20)]).isfinite().all()
+
+
+@pytest.mark.parametrize("chart", [PoincareBall, lambda c: Product((Euclidean(), 1), (PoincareBall(c), 1))])
+def test_a_point_outside_of_the_new_ball_says_what_to_do(chart):
+    # What is computed from it is nan, and the distribution of the data would complain without knowing why.
+    def model():
+        space = chart(pyro.sample("c", CURVATURE))
+        z = pyro.sample("z", hdist.WrappedNormal(space.origin(2), 3.0, space))
+        pyro.sample("x", dist.Normal(space.dist0(z), 0.1), obs=torch.tensor(1.0))
+
+    values = {"c": torch.tensor(1.0), "z": chart(1.0).from_normal_coords(None, torch.tensor([0.0, 9.0]))}
+    svi = SVI(model, AutoNormal(model, init_loc_fn=init_to_value(values=values)), pyro.optim.Adam({}), Trace_ELBO())
+    with pytest.raises(ValueError, match=r"(?s)'z'.*outside of the ball of c = .*with_drawn_curvature\(model\)"):
+        [svi.step() for _ in range(10)]
+
+
+def test_the_same_number_is_not_shown_twice():
+    # At the start of a chain the curvature is that of the first run.
+    c = torch.tensor(1.0)
+    z = torch.distributions.biject_to(hdist.constraints.poincare_ball(c))(torch.ones(2) / 2)
+    model = poutine.condition(FOUND["itself"], {"c": c.clone().requires_grad_(), "z": z})
+    with pytest.raises(ValueError, match=r"made on PoincareBall\(c=1.0\), and its curvature, which did not move"):
+        poutine.trace(model).get_trace().log_prob_sum()
 
 
 # Pyro does not start a chain whose initial values depend on a parameter with a gradient.

@@ -12,7 +12,7 @@ import pyro.distributions as dist
 import pyro.optim
 import pytest
 import torch
-from pyro.infer import SVI, JitTrace_ELBO, RenyiELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
+from pyro.infer import SVI, JitTrace_ELBO, RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 from torch import Tensor
 from torch.distributions import constraints
 
@@ -93,7 +93,7 @@ def train(
     """Losses, and the unconstrained parameters by their names in Pyro's store."""
     pyro.clear_param_store()
     torch.manual_seed(0)
-    model, guide, args, kwargs = PROGRAMS[programs]()
+    model, guide, args, kwargs, _ = PROGRAMS[programs]()
     optimiser = OPTIMISERS[optim]()
     svi = kind(model, guide, optimiser, LOSSES[loss](), **options)
     torch.manual_seed(1)
@@ -143,7 +143,7 @@ class TestAgainstSVI:
         expected = train(SVI, "wrapped")
         pyro.clear_param_store()
         torch.manual_seed(0)
-        model, guide, args, _ = PROGRAMS["wrapped"]()
+        model, guide, args, *_ = PROGRAMS["wrapped"]()
         svi = FastSVI(model, guide, lambda parameters: torch.optim.Adam(parameters, lr=0.01), Trace_ELBO())
         torch.manual_seed(1)
         losses = torch.stack([svi.step(*args) for _ in range(STEPS)])
@@ -152,7 +152,7 @@ class TestAgainstSVI:
     def test_loss_given_as_a_function(self):
         expected = train(SVI, "wrapped")
         torch.manual_seed(0)
-        model, guide, args, _ = PROGRAMS["wrapped"]()
+        model, guide, args, *_ = PROGRAMS["wrapped"]()
         svi = FastSVI(model, guide, OPTIMISERS["Adam"](), Trace_ELBO().differentiable_loss)
         torch.manual_seed(1)
         same(torch.stack([svi.step(*args) for _ in range(STEPS)]), expected[0], TOLERANCE[torch.float64])
@@ -196,7 +196,7 @@ def build(programs: str = "wrapped", optim: str = "Adam", **options: Any) -> tup
 
 class TestStep:
     def test_loss_is_a_scalar_tensor(self):
-        svi, (_, _, args, _), _ = build()
+        svi, (_, _, args, *_), _ = build()
         for loss in (svi.step(*args), svi.step(*args), svi.evaluate_loss(*args)):
             assert isinstance(loss, Tensor)
             assert loss.shape == ()
@@ -205,7 +205,7 @@ class TestStep:
 
     @pytest.mark.parametrize("steps", [0, 2])
     def test_evaluation_changes_nothing(self, steps):
-        svi, (model, guide, args, _), _ = build()
+        svi, (model, guide, args, *_), _ = build()
         for _ in range(steps):
             svi.step(*args)
         before = [p.clone() for p in model.__self__.parameters()]
@@ -217,7 +217,7 @@ class TestStep:
         assert all(torch.equal(a, b) for a, b in zip(before, model.__self__.parameters(), strict=True))
 
     def test_named_parameters(self):
-        svi, (_, _, args, _), _ = build("bare")
+        svi, (_, _, args, *_), _ = build("bare")
         assert svi.named_parameters() == {}
         svi.step(*args)
         assert set(svi.named_parameters()) == {"rate", "scale", "loc", "log"}
@@ -242,7 +242,7 @@ class TestState:
                     optimiser.step()
             return losses
 
-        svi, (_, _, args, _), optimiser = build(programs, optim)
+        svi, (_, _, args, *_), optimiser = build(programs, optim)
         go(svi, optimiser, 3)
         state, generator = svi.state_dict(), torch.get_rng_state()
         expected = go(svi, optimiser, 4)
@@ -260,7 +260,7 @@ class TestState:
         assert all(torch.equal(new.named_parameters()[name], t) for name, t in parameters.items())
 
     def test_state_is_a_snapshot(self):
-        svi, (_, _, args, _), _ = build()
+        svi, (_, _, args, *_), _ = build()
         svi.step(*args)
         state = svi.state_dict()
         generator = torch.get_rng_state()
@@ -282,9 +282,9 @@ class TestState:
             module = HyperbolicVAE(PoincareBall(1.0), 2, 6, hidden_dim=9)
             donor, args = FastSVI(module.model, module.guide, OPTIMISERS["Adam"](), Trace_ELBO()), (torch.rand(3, 6),)
         else:
-            donor, (_, _, args, _), _ = build("bare")
+            donor, (_, _, args, *_), _ = build("bare")
         donor.step(*args)
-        svi, (model, _, args, _), _ = build()
+        svi, (model, _, args, *_), _ = build()
         before = [p.clone() for p in model.__self__.parameters()]
         if started:
             svi.step(*args)
@@ -336,15 +336,15 @@ class TestRefused:
             fast(model, guide).step()
 
     def test_other_losses(self):
-        with pytest.raises(ValueError, match="got TraceEnum_ELBO"):
-            fast(None, None, TraceEnum_ELBO())
+        with pytest.raises(ValueError, match="got TraceGraph_ELBO"):
+            fast(None, None, TraceGraph_ELBO())
         with pytest.raises(ValueError, match=r"got JitTrace_ELBO; use Trace_ELBO .*compile=True"):
             fast(None, None, JitTrace_ELBO())
         with pytest.raises(ValueError, match="loss must be an ELBO or a function"):
             fast(None, None, "elbo")
 
     def test_optimiser(self):
-        _, (model, guide, args, _), _ = build()
+        _, (model, guide, args, *_), _ = build()
         with pytest.raises(ValueError, match="optim must be"):
             FastSVI(model, guide, "adam", Trace_ELBO()).step(*args)
 
@@ -377,7 +377,7 @@ class TestRefused:
         ],
     )
     def test_function_that_is_no_loss(self, loss, message):
-        _, (model, guide, args, _), _ = build()
+        _, (model, guide, args, *_), _ = build()
         with pytest.raises(ValueError, match=message):
             fast(model, guide, loss).step(*args)
 
@@ -412,7 +412,7 @@ class TestWatch:
         svi.step(torch.tensor(1.0))  # warnings are errors here
 
     def test_posterior_that_leaves_the_ball(self):
-        svi, (model, _, args, _), _ = build(validate_every=3)
+        svi, (model, _, args, *_), _ = build(validate_every=3)
         svi.step(*args)
         with torch.no_grad():
             model.__self__.encoder.loc.bias.fill_(60.0)

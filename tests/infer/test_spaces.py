@@ -8,15 +8,23 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import MCMC, NUTS, SVI, RenyiELBO, Trace_ELBO
+from pyro.infer import MCMC, NUTS, SVI, Predictive, RenyiELBO, Trace_ELBO
 from pyro.infer.autoguide import AutoMultivariateNormal
 from pyro.optim import Adam
 
 import pyro_hyperbolic.distributions as hdist
-from pyro_hyperbolic.geometry import Stereographic, space
-from pyro_hyperbolic.infer import AutoWrappedNormal, DReG_ELBO, EnsembleSVI, ManifoldReparam
+from pyro_hyperbolic.geometry import Stereographic, dimension, space
+from pyro_hyperbolic.infer import (
+    AutoWrappedNormal,
+    DReG_ELBO,
+    EnsembleSVI,
+    ManifoldReparam,
+    RiemannianNormalReparam,
+    WrappedNormalReparam,
+)
 from pyro_hyperbolic.models import HyperbolicVAE
 from pyro_hyperbolic.nn import ManifoldModule
+from tests.helpers import same
 
 # Two-dimensional spaces, and whether normal coordinates end at a right angle grid (a product) or in a disc.
 SPACES = {
@@ -88,17 +96,37 @@ def test_nuts(name, law):
     assert (error < 5 * found.std(0) / math.sqrt(125)).all()
 
 
+NONCENTRED = {hdist.WrappedNormal: WrappedNormalReparam, hdist.RiemannianNormal: RiemannianNormalReparam}
+
+
 @pytest.mark.slow
-@every_space
-def test_manifold_reparam(name):
+@pytest.mark.parametrize("centered", [True, False])
+@pytest.mark.parametrize(("name", "law"), ROWS, ids=str)
+def test_reparametrised(name, law, centered):
     manifold, _ = SPACES[name]
     pyro.set_rng_seed(0)
-    model = pyro.poutine.reparam(model_of(manifold), config={"z": ManifoldReparam()})
+    reparam = ManifoldReparam() if centered else NONCENTRED[law]()
+    model = pyro.poutine.reparam(model_of(manifold, law), config={"z": reparam})
     mcmc = MCMC(NUTS(model), num_samples=250, warmup_steps=100, disable_progbar=True)
     mcmc.run()
-    found = statistics(manifold, manifold.from_flat(mcmc.get_samples()["z_coords"]))
-    error = (found.mean(0) - grid_mean(name)).abs()
+    points = Predictive(model, mcmc.get_samples(), return_sites=["z"])()["z"]
+    found = statistics(manifold, points)
+    error = (found.mean(0) - grid_mean(name, law)).abs()
     assert (error < 5 * found.std(0) / math.sqrt(125)).all()
+
+
+@pytest.mark.parametrize(("name", "law"), ROWS, ids=str)
+def test_density_of_coordinates(name, law):
+    """What the chains of test_reparametrised see: the density of the point and the Jacobian of its coordinates."""
+    manifold, _ = SPACES[name]
+    reparametrised = pyro.poutine.reparam(model_of(manifold, law), config={"z": ManifoldReparam()})
+    for v in TARGETS:
+        z = manifold.from_flat(v)
+        values = pyro.poutine.condition(reparametrised, {"z_coords": v})
+        expected = pyro.poutine.trace(pyro.poutine.condition(model_of(manifold, law), {"z": z})).get_trace()
+        found = pyro.poutine.trace(values).get_trace()
+        same(found.log_prob_sum(), expected.log_prob_sum() + manifold.log_det_flat(v), 1e-12)
+        same(found.nodes["z"]["value"], z, 1e-12)
 
 
 @pytest.mark.slow
@@ -128,27 +156,64 @@ def test_autoguides_by_importance(name, guide_of):
     assert ((mean - grid_mean(name)).abs() < 5 * spread).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("signature", ["s3", "u3", "h2,s2,e2"])
-def test_doubly_reparametrised_gradient(signature):
-    """Its mean is that of the plain gradient of the same bound, also in the curvatures."""
-    dim = 6 if "," in signature else 3
+# Signatures, the curvature of the factors u, and the posterior.
+VAES = [
+    ("e3", 0.0, "wrapped"),
+    ("s3", 0.0, "wrapped"),
+    ("s3", 0.0, "riemannian"),
+    ("u3", 0.0, "wrapped"),
+    ("u3", 0.6, "wrapped"),
+    ("u3", -0.6, "riemannian"),
+    ("h2,s2,e2", 0.0, "wrapped"),
+    ("u2,s1", -0.6, "riemannian"),
+]
+every_vae = pytest.mark.parametrize("vae", VAES, ids=str, indirect=True)
+DATUM = torch.randn(1, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def vae(request):
+    signature, k, law = request.param
     torch.manual_seed(0)
-    vae = HyperbolicVAE(ManifoldModule(signature, learnable=True), dim, 4, hidden_dim=5, likelihood="normal").double()
-    x = torch.randn(1, 4, dtype=torch.float64)  # of several data the two bounds would weigh particles differently
+    manifold = ManifoldModule(space(signature, k=k), learnable=signature != "e3")
+    return HyperbolicVAE(
+        manifold, dimension(signature), 4, hidden_dim=5, likelihood="normal", prior=law, posterior=law
+    ).double()
+
+
+def plain_bound(num_particles):
+    return RenyiELBO(alpha=0, num_particles=num_particles, vectorize_particles=True, max_plate_nesting=1)
+
+
+@every_vae
+def test_doubly_reparametrised_bound(vae):
+    """It is that of Pyro for the same noise."""
+    values = []
+    for loss in (DReG_ELBO(num_particles=4, vectorize_particles=True, max_plate_nesting=1), plain_bound(4)):
+        pyro.set_rng_seed(0)
+        values.append(torch.tensor(loss.loss_and_grads(vae.model, vae.guide, DATUM), dtype=torch.float64))
+    same(*values, 1e-9)
+    assert all(p.grad.isfinite().all() for p in vae.parameters() if p.grad is not None)
+
+
+@pytest.mark.slow
+@every_vae
+def test_doubly_reparametrised_gradient(vae):
+    """Its mean is that of the plain gradient of the same bound, also in the curvatures."""
+    # Of one datum: of several data the two bounds would weigh particles differently.
     parameters = [vae.encoder.loc.bias, *vae.latent.manifold.parameters()]
 
     def gradients(loss, count):
         draws = []
         for _ in range(count):
             vae.zero_grad()
-            loss.loss_and_grads(vae.model, vae.guide, x)
+            loss.loss_and_grads(vae.model, vae.guide, DATUM)
             draws.append(torch.cat([p.grad.flatten() for p in parameters]))
         return torch.stack(draws)
 
     pyro.set_rng_seed(0)
-    ours = gradients(DReG_ELBO(num_particles=4), 250)
-    plain = gradients(RenyiELBO(alpha=0, num_particles=4, vectorize_particles=True), 500)
+    ours = gradients(DReG_ELBO(num_particles=4, vectorize_particles=True, max_plate_nesting=1), 250)
+    plain = gradients(plain_bound(4), 500)
     error = (ours.var(0) / len(ours) + plain.var(0) / len(plain)).sqrt()
     # The one of the encoder is the doubly reparametrised one; a learned curvature keeps the same mean.
     assert ((ours.mean(0) - plain.mean(0)).abs() < 5 * error).all()

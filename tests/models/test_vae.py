@@ -10,10 +10,12 @@ from pyro.infer import SVI, Predictive, Trace_ELBO
 from pyro.optim import Adam
 from torch import nn
 
-from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic import Lorentz, PoincareBall, Stereographic
 from pyro_hyperbolic.datasets import branching_diffusion
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
+from pyro_hyperbolic.geometry import space
 from pyro_hyperbolic.models import LIKELIHOODS, EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic.models.latent import bounded
 from pyro_hyperbolic.nn import Log0, ManifoldModule
 from tests.helpers import ROUNDING, same
 from tests.models.cases import HYPERBOLIC_VAES, VAES
@@ -182,6 +184,46 @@ class TestScales:
         for program in (vae.model, vae.guide):
             with pytest.raises(ValueError, match=r"x must have shape \(N, 6\), got"):
                 poutine.trace(program).get_trace(torch.zeros(shape))
+
+
+class TestScalesOnSpheres:
+    """An encoder may give any positive scale; a wrapped normal goes around a sphere so often only."""
+
+    CASES = (
+        ("s3", (4.0,), [2.0, 2.0, 2.0]),
+        ("h1,s1,e1", (1.0, 0.25), [math.inf, 8.0, math.inf]),
+        ("u1,u1,u1", (-1.0, 0.0, 1.0), [math.inf, math.inf, 4.0]),
+        ("h3", (1.0,), [math.inf] * 3),
+    )
+
+    @pytest.mark.parametrize(("signature", "curvatures", "bounds"), CASES, ids=[case[0] for case in CASES])
+    @pytest.mark.parametrize("size", [1, 3])
+    def test_bounds(self, signature, curvatures, bounds, size):
+        manifold = space(signature).with_curvatures([torch.tensor(k) for k in curvatures])
+        given = torch.tensor([[1e-3], [1.0], [1e5]]).expand(3, size)
+        found = bounded(given, manifold, 3)
+        limit = torch.tensor(bounds) if size == 3 else torch.tensor(min(bounds))
+        expected = given / (1 + (given / limit).square()).sqrt()
+        torch.testing.assert_close(found, expected)
+        assert (found <= limit).all()
+
+    @pytest.mark.parametrize("signature", ["s2", "u2", "e1,s1"])
+    def test_a_wide_posterior_is_finite(self, signature):
+        manifold = ManifoldModule(space(signature, k=0.7), learnable=True)
+        vae = HyperbolicVAE(manifold, 2, 5, hidden_dim=4, likelihood="normal", posterior_scale="diagonal")
+        with torch.no_grad():
+            vae.encoder.scale.bias.fill_(1e4)
+        loss = Trace_ELBO().differentiable_loss(vae.model, vae.guide, torch.randn(6, 5))
+        assert loss.isfinite()
+        assert all(g.isfinite().all() for g in torch.autograd.grad(loss, list(vae.parameters())))
+
+    def test_a_learned_curvature_passes_zero(self):
+        """The bound is that of a sphere on one side, and none on the other."""
+        k = torch.tensor([-1e-4, 0.0, 1e-4], dtype=torch.float64, requires_grad=True)
+        found = bounded(torch.full((3, 1), 2.0, dtype=torch.float64), Stereographic(k), 2)
+        torch.testing.assert_close(found, torch.full_like(found, 2.0), atol=1e-4, rtol=0)
+        found.sum().backward()
+        assert k.grad.isfinite().all()
 
 
 class TestConditioning:

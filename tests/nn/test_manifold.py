@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from pyro_hyperbolic import Euclidean, PoincareBall, Stereographic
+from pyro_hyperbolic import Euclidean, PoincareBall, Sphere, Stereographic
+from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
 from pyro_hyperbolic.geometry import space
 from pyro_hyperbolic.nn import DECODERS, Exp0, GyroplaneLinear, Log0, ManifoldModule, MobiusLinear, build_decoder
 from pyro_hyperbolic.nn.manifold import as_module
@@ -149,6 +150,23 @@ def test_refuses_what_is_no_manifold(value):
 def test_a_learnable_curvature_cannot_start_at_0(c):
     with pytest.raises(ValueError, match=r"must start above 0, got c = 0.0"):
         ManifoldModule(PoincareBall(c), learnable=True)
+
+
+def test_a_learned_sphere_may_grow_flat():
+    # Down to where the square of its radius overflows; then it is an error, and the remedy is in the docstring.
+    module = ManifoldModule(Sphere(1.0), learnable=True)
+    v, expected = torch.tensor([0.3, -0.8]), torch.distributions.Normal(0.0, 0.5)
+    for raw in (-10.0, -20.0, -80.0):
+        nn.init.constant_(module.raw, raw)
+        for law in (WrappedNormal, RiemannianNormal):
+            space = module()
+            log_prob = law(space.origin(2), 0.5, space).log_prob(space.from_normal_coords(None, v))
+            same(log_prob, expected.log_prob(v).sum(), 1e-4)
+            (slope,) = torch.autograd.grad(log_prob, module.raw)
+            assert slope.abs() < 1e-4
+    nn.init.constant_(module.raw, -120.0)
+    with pytest.raises(ValueError, match=r"sphere\(c=0\)"):
+        WrappedNormal(module().origin(2), 0.5, module())
 
 
 def test_prints_chart_and_kind():

@@ -15,6 +15,7 @@ from torch.func import grad, vmap
 
 from pyro_hyperbolic.ops import radial
 from pyro_hyperbolic.ops.special import log_sinhc
+from pyro_hyperbolic.ops.tables import Tables, gauss_legendre
 from tests.helpers import CDF, DTYPES, LOG_Z, QUANTILE, QUANTILE_SLOPE, ROUNDING, SLOPE, oracle, same
 
 MP = mpmath.mp.clone()
@@ -352,22 +353,22 @@ def test_shapes(shape):
 
 
 def test_tables_are_made_once(monkeypatch):
-    monkeypatch.setattr(radial, "_tables", {})
+    makes = [radial._make_table]
+    monkeypatch.setattr(radial, "_tables", Tables(lambda dim: makes.pop()(dim)))
     first = radial._quantile_table(1, torch.float32, torch.device("cpu"))
-    monkeypatch.setattr(radial, "_make_table", None)
     assert radial._quantile_table(1, torch.float32, torch.device("cpu")) is first
     assert radial._integral_table(1, torch.float64, torch.device("cpu")).dtype == torch.float64
 
 
 def test_tables_do_not_depend_on_the_default_dtype(monkeypatch):
     first = radial._quantile_table(1, torch.float64, torch.device("cpu"))
-    monkeypatch.setattr(radial, "_tables", {})
+    monkeypatch.setattr(radial, "_tables", Tables(radial._make_table))
     torch.set_default_dtype(torch.float16)  # the fixture of conftest.py sets it back
     assert torch.equal(radial._quantile_table(1, torch.float64, torch.device("cpu")), first)
 
 
 def test_tables_are_made_outside_of_any_mode(monkeypatch):
-    monkeypatch.setattr(radial, "_tables", {})
+    monkeypatch.setattr(radial, "_tables", Tables(radial._make_table))
     with torch.device("meta"):
         table = radial._quantile_table(1, torch.float64, torch.device("cpu"))
     assert table.isfinite().all()
@@ -416,7 +417,7 @@ def test_mean_log_sinhc_of_unequal_variances() -> None:
     variances = torch.tensor([0.3, 4.0], dtype=torch.float64)
     angle = torch.arange(400, dtype=torch.float64) * (2 * math.pi / 400)
     share = (variances * torch.stack([angle.cos(), angle.sin()], -1).square()).sum(-1)
-    y, weight = radial.gauss_legendre(200, torch.linspace(0, 1, 2, dtype=torch.float64))
+    y, weight = gauss_legendre(200, torch.linspace(0, 1, 2, dtype=torch.float64))
     y = 12 * y
     rayleigh = 12 * weight * y * (-y.square() / 2).exp()
     expected = (rayleigh * log_sinhc(share.unsqueeze(-1) * y.square())).sum(-1).mean()

@@ -14,6 +14,8 @@ from matplotlib.patches import Circle
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall, plotting
+from pyro_hyperbolic.plotting.canvas import drawn
+from pyro_hyperbolic.plotting.lens import Lens, lens_of
 
 X = torch.tensor([[0.1, 0.2], [-0.3, 0.1], [0.0, 0.0]])
 V = torch.tensor([[0.1, -0.2], [0.1, 0.1], [0.2, 0.0]])
@@ -31,7 +33,9 @@ DRAWINGS: dict[str, Callable[..., Axes]] = {
         lambda z: z.norm(dim=-1), ball, extent=None if ball.c > 0 else WINDOW, resolution=16, **k
     ),
     "embedding": lambda ball, **k: plotting.embedding(X, ball, labels=[0, 1, 1], edges=[[0, 1], [1, 2]], **k),
+    "regions": lambda ball, **k: plotting.regions(X, 0.2, ball, **k),
 }
+VIEWS = ("poincare", "klein", "equidistant")
 
 
 @pytest.mark.parametrize("c", [0.0, 0.1, 1.0, 5.0, torch.tensor(2.0, requires_grad=True)])
@@ -54,6 +58,83 @@ def test_every_function_draws_on_the_given_axes(name: str, c: Any, ax: Axes) -> 
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_every_function_makes_axes(name: str) -> None:
     assert isinstance(DRAWINGS[name](PoincareBall(1.0)), Axes)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_every_function_has_views(name: str, view: str, ax: Axes) -> None:
+    ball = PoincareBall(2.0)
+    more = {"extent": WINDOW} if name == "heatmap" and view == "equidistant" else {}
+    draw = (
+        DRAWINGS[name]
+        if name != "heatmap"
+        else (lambda ball, **k: plotting.heatmap(lambda z: z.norm(dim=-1), ball, resolution=16, **more, **k))
+    )
+    assert draw(ball, ax=ax, view=view, center=X[1]) is ax
+    assert len([p for p in ax.patches if isinstance(p, Circle)]) == (view != "equidistant")
+    lens = lens_of(ax)
+    assert lens is not None
+    assert lens.view == view
+    torch.testing.assert_close(lens(X[1].double()), torch.zeros(2).double(), rtol=0, atol=1e-12)
+    # A further call draws the same picture; another one needs other axes.
+    plotting.embedding(X, ball, ax=ax)
+    dots = torch.tensor(ax.collections[-1].get_offsets().tolist(), dtype=torch.float64)
+    torch.testing.assert_close(dots, lens(X.double()))
+    with pytest.raises(ValueError, match="view and center must be those of the axes"):
+        plotting.geodesic(X[0], X[1], ball, ax, center=X[2])
+    ax.figure.canvas.draw()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("c", [0.0, 0.5, 3.0])
+def test_lens(view: str, c: float) -> None:
+    ball = drawn(PoincareBall(c))
+    x, middle = X.double(), torch.tensor([0.15, -0.2]).double()
+    lens = Lens(ball, view, middle)
+    p = lens(x)
+    torch.testing.assert_close(lens.back(p), x)
+    distance = ball.dist(x, middle)
+    root = math.sqrt(c)
+    size = {
+        "poincare": torch.tanh(root * distance / 2) / root if c else distance / 2,
+        "klein": torch.tanh(root * distance) / root if c else distance / 2,
+        "equidistant": distance,
+    }[view]
+    torch.testing.assert_close(p.norm(dim=-1), size)
+    # The direction is that of the geodesic, whatever the view.
+    direction = ball.to_normal_coords(middle, x)
+    torch.testing.assert_close(p / p.norm(dim=-1, keepdim=True), direction / direction.norm(dim=-1, keepdim=True))
+    # The area of the plane per area of paper is the Jacobian of the way back.
+    for at in p:
+        jacobian = torch.autograd.functional.jacobian(lens.back, at)
+        area = torch.linalg.det(jacobian).abs().log() + ball.log_volume_element(lens.back(at))
+        torch.testing.assert_close(lens.log_volume(at), area)
+
+
+def test_vectors_are_pushed_along() -> None:
+    ball = drawn(PoincareBall(0.5))
+    lens = Lens(ball, "klein", X[1].double())
+    at, along = lens.push(X.double(), V.double())
+    step = 1e-6
+    torch.testing.assert_close((lens(X.double() + step * V.double()) - at) / step, along, rtol=1e-4, atol=1e-5)
+
+
+def test_geodesics_are_straight_in_the_klein_disc(ax: Axes) -> None:
+    plotting.geodesic(X[0], X[1], PoincareBall(2.0), ax, view="klein", center=X[2] + 0.3)
+    (segment,) = ax.collections[0].get_segments()
+    first, last = segment[0], segment[-1]
+    across = (segment[:, 0] - first[0]) * (last - first)[1] - (segment[:, 1] - first[1]) * (last - first)[0]
+    assert abs(across).max() < 1e-12
+
+
+def test_the_middle_is_a_point_an_index_or_the_mean() -> None:
+    ball, x = PoincareBall(1.0), X.double()
+    for center, point in ((2, x[2]), (-3, x[0]), ("mean", ball.frechet_mean(x)), (x[1], x[1])):
+        lens = lens_of(plotting.embedding(x, ball, center=center))
+        assert lens is not None
+        torch.testing.assert_close(lens.center, point)
+    with pytest.raises(ValueError, match="view must be one of poincare, klein, equidistant, got 'polar'"):
+        plotting.disc(ball, view="polar")
 
 
 def test_the_border_is_drawn_once_and_a_zoom_is_kept(ax: Axes) -> None:

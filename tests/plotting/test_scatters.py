@@ -10,7 +10,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 
 from pyro_hyperbolic import PoincareBall, plotting
-from pyro_hyperbolic.plotting.canvas import PALETTE
+from pyro_hyperbolic.plotting.labels import COLOURS
 
 POINTS = torch.tensor([[0.0, 0.0], [0.6, 0.1], [-0.5, 0.2], [0.1, -0.7]], dtype=torch.float64)
 
@@ -40,7 +40,7 @@ def test_classes_get_a_legend(labels: Any, ax: Axes) -> None:
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["1", "3", "7"]
     assert [len(dots.get_offsets()) for dots in ax.collections] == [1, 2, 1]
-    assert [to_hex(dots.get_facecolor()[0]) for dots in ax.collections] == list(PALETTE[:3])
+    assert [to_hex(dots.get_facecolor()[0]) for dots in ax.collections] == list(COLOURS[:3])
 
 
 def test_names_are_classes_however_many(ax: Axes) -> None:
@@ -74,8 +74,6 @@ def test_errors() -> None:
     ball = PoincareBall(1.0)
     with pytest.raises(ValueError, match=r"points must have shape \(N, 2\), got \(2, 2, 2\)"):
         plotting.embedding(POINTS.reshape(2, 2, 2), ball)
-    with pytest.raises(ValueError, match=r"labels must have one entry per point, \(4,\), got \(3,\)"):
-        plotting.embedding(POINTS, ball, labels=[1, 2, 3])
     with pytest.raises(ValueError, match=r"edges must be indices of the 4 points, got -1 to 1"):
         plotting.embedding(POINTS, ball, edges=torch.tensor([[-1, 0], [0, 1]]))
     with pytest.raises(ValueError, match=r"edges must be integers of shape \(E, 2\)"):

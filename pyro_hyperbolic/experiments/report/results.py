@@ -18,6 +18,7 @@ TITLES = {
     "table3": "Table 3: accuracy of a classifier on 2-d embeddings",
     "table4": "Table 4: link prediction",
     "ablation": "Ablation of the decoder, negative test IWAE",
+    "mixed": "Mixed curvature: spheres, products and curvatures of either sign",
 }
 
 
@@ -34,6 +35,7 @@ class Results:
 
     def __init__(self, experiment: Experiment, store: RunStore) -> None:
         self.experiment: Any = experiment
+        self.store = store
         self.title = TITLES[experiment.command]
         self.cells: list[Any] = list(experiment.cells())
         found = store.records(experiment.command)

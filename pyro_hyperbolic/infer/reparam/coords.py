@@ -162,5 +162,5 @@ class BallCoordinates(dist.TorchDistribution):
         return self.law.rsample(sample_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        # A copy has no home: this measure may meet it in every curvature.
-        return self.law.lebesgue_log_prob(value.clone())
+        # This measure may meet an observation in every curvature.
+        return self.law._checked_log_prob(value) + self.law.manifold.log_volume_element(value)

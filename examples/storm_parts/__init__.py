@@ -1,0 +1,1 @@
+"""What ``examples/storms.py`` needs besides its Pyro program: data, densities and pictures."""

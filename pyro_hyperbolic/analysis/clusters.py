@@ -1,0 +1,126 @@
+"""Clusters around Fréchet means."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from pyro_hyperbolic.analysis.inputs import checked_count, checked_points
+from pyro_hyperbolic.geometry import Manifold, frechet_mean
+
+
+class Clusters(NamedTuple):
+    """What :func:`k_means` returns.
+
+    Attributes:
+        centres: the Fréchet means of the clusters, ``(k, D)``.
+        labels: the cluster of each point, int64 ``(N,)``.
+        cost: the sum of the squared distances of the points to the centres of their clusters.
+        converged: whether no point changed its cluster in the last step.
+    """
+
+    centres: Tensor
+    labels: Tensor
+    cost: float
+    converged: bool
+
+
+@torch.no_grad()
+def k_means(
+    points: Tensor, manifold: Manifold, k: int, *, restarts: int = 10, seed: int = 0, max_steps: int = 100
+) -> Clusters:
+    r"""Divide points into ``k`` clusters with the least sum of squared distances to their centres.
+
+    .. math:: \sum_i \min_j d(x_i, m_j)^2
+
+    Lloyd's algorithm: each point goes to its nearest centre, each centre to the Fréchet mean of its points, until no
+    point moves. Both steps lower the sum, so that it ends, in a local minimum; the best of several starts is kept. A
+    start is that of k-means++: centres are points, each drawn with probability proportional to the squared distance
+    to the nearest of those before it (Arthur and Vassilvitskii 2007). A centre that loses all its points goes to the
+    point that is farthest from its own.
+
+    A step takes O(N k) time and memory; the arithmetic is float64.
+
+    :param points: ``(N, D)`` points of ``manifold``, of which at least ``k`` are different.
+    :param manifold: their space, with one curvature: any chart, a sphere or a product as well.
+    :param k: number of clusters.
+    :param restarts: number of starts.
+    :param seed: of the starts; the global random state is not touched.
+    :param max_steps: most steps of a start.
+
+    >>> from pyro_hyperbolic import PoincareBall
+    >>> points = torch.tensor([[0.0, 0.8], [0.1, 0.8], [0.0, -0.8], [0.5, 0.0], [0.0, -0.7]])
+    >>> k_means(points, PoincareBall(1.0), 3).labels.tolist()
+    [0, 0, 1, 2, 1]
+    """
+    x, space = checked_points("k_means", points, manifold)
+    checked_count("k_means", "restarts", restarts)
+    checked_count("k_means", "max_steps", max_steps)
+    check_distinct("k_means", x, k)
+    generator = torch.Generator().manual_seed(seed)
+    best = min((lloyd(x, space, k, generator, max_steps) for _ in range(restarts)), key=lambda found: found.cost)
+    # Numbered by their first point, whatever the start.
+    order = _first_points(best.labels, k).argsort()
+    return best._replace(centres=space.projx(best.centres[order].to(points.dtype)), labels=order.argsort()[best.labels])
+
+
+def check_distinct(caller: str, x: Tensor, k: int) -> None:
+    """Refuse a number of clusters that the points cannot fill."""
+    checked_count(caller, "k", k, most=len(x))
+    distinct = len(torch.unique(x, dim=0))
+    if distinct < k:
+        raise ValueError(f"{caller}: k must be at most the number of different points, {distinct}, got {k}.")
+
+
+def lloyd(x: Tensor, space: Manifold, k: int, generator: torch.Generator, max_steps: int) -> Clusters:
+    """The clusters from one start."""
+    centres = _plus_plus(x, space, k, generator)
+    labels, converged = torch.full((len(x),), -1, device=x.device), False
+    for _ in range(max_steps):
+        centres, closest = _fill(x, space, centres)
+        converged = torch.equal(closest, labels)
+        labels = closest
+        if converged:
+            break
+        centres = weighted_means(x, space, one_hot(labels, k).to(x).mT, centres)
+    cost = space.dist(x, centres[labels]).square().sum().item()
+    return Clusters(centres, labels, cost, converged)
+
+
+def weighted_means(x: Tensor, space: Manifold, weights: Tensor, centres: Tensor) -> Tensor:
+    """Fréchet means with weights ``(k, N)``; a centre that no point has a weight for stays where it is."""
+    used = (weights.sum(-1) > torch.finfo(weights.dtype).tiny).unsqueeze(-1)
+    means = frechet_mean(space, x, torch.where(used, weights, 1.0), start=centres)
+    return torch.where(used, means, centres)
+
+
+def _plus_plus(x: Tensor, space: Manifold, k: int, generator: torch.Generator) -> Tensor:
+    chosen = [int(torch.randint(len(x), (), generator=generator))]
+    nearest = torch.full_like(x[:, 0], torch.inf)
+    while len(chosen) < k:
+        nearest = torch.minimum(nearest, space.dist(x, x[chosen[-1]]).square())
+        mass = nearest.cumsum(0)
+        place = torch.rand((), generator=generator, dtype=x.dtype).to(x.device) * mass[-1]
+        chosen.append(min(int(torch.searchsorted(mass, place, right=True)), len(x) - 1))
+    return x[chosen]
+
+
+def _fill(x: Tensor, space: Manifold, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest centre of each point, after each centre without points has gone to a point far from all of them."""
+    k = len(centres)
+    for _ in range(k):
+        distance, labels = space.pairwise_dist(x, centres).min(-1)
+        empty = (one_hot(labels, k).sum(0) == 0).nonzero()
+        if len(empty) == 0:
+            break
+        centres = centres.clone()
+        centres[empty[0, 0]] = x[distance.argmax()]
+    return centres, labels
+
+
+def _first_points(labels: Tensor, k: int) -> Tensor:
+    places = torch.full((k,), len(labels), device=labels.device)
+    return places.scatter_reduce(0, labels, torch.arange(len(labels), device=labels.device), "amin")

@@ -1,0 +1,118 @@
+"""Principal components along horospheres."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyro_hyperbolic.analysis.components import Projection, principal_directions
+from pyro_hyperbolic.geometry import Lorentz, Manifold
+from pyro_hyperbolic.ops.tolerances import eps
+
+_UNIT = Lorentz(1.0)
+
+
+class HoroPCA(Projection):
+    r"""Projections along horospheres that keep most of the squared distances of pairs.
+
+    Chami, Gu, Nguyen and Ré, *HoroPCA: hyperbolic dimensionality reduction via horospherical projections* (2021).
+    With the Fréchet mean at the origin and orthonormal directions :math:`p_1, \ldots, p_k`, ideal points, a point
+    goes to the one of the subspace that they span which lies on the same horospheres: its Busemann functions
+    :math:`B_j(x) = \log(x_0 - \langle p_j, x_s\rangle)` are the same for all j. On the hyperboloid of radius 1, with
+    :math:`a_j = e^{B_j(x)}`, that is
+
+    .. math::
+
+        y_0 = \frac{1 + |a|^2}{\sum_j a_j + \sqrt{(\sum_j a_j)^2 - (k - 1)(1 + |a|^2)}}, \qquad y_j = y_0 - a_j .
+
+    For k > 1 a second point is on these horospheres, beyond the geodesic subspace whose ideal points they are; as in
+    the paper the one nearer to the origin is taken. So what lies beyond, in the direction of :math:`\sum_j p_j`
+    farther than :math:`\operatorname{artanh}(1/\sqrt k)` radii of curvature, is folded back.
+
+    The directions start from those of :class:`TangentPCA` and go up the mean squared distance of the pairs of random
+    batches, by Adam; of the directions on the way those that keep most of it are taken.
+
+    :param dim: dimensions of the result, k.
+    :param seed: of the batches, and of the pairs by which ``explained_variance_ratio`` is measured.
+    :param num_steps: of Adam.
+    :param learning_rate: of Adam.
+    :param batch_size: points whose pairs are compared in a step.
+
+    >>> from pyro_hyperbolic import PoincareBall
+    >>> ball = PoincareBall(1.0)
+    >>> points = ball.expmap0(torch.randn(50, 5) * torch.tensor([0.8, 0.05, 0.5, 0.05, 0.05]))
+    >>> pca = HoroPCA(2, num_steps=20).fit(points, ball)
+    >>> pca.transform(points).shape
+    torch.Size([50, 2])
+    """
+
+    def __init__(
+        self, dim: int = 2, seed: int = 0, num_steps: int = 200, learning_rate: float = 0.05, batch_size: int = 256
+    ) -> None:
+        super().__init__(dim, seed)
+        for name, value in (("num_steps", num_steps), ("learning_rate", learning_rate), ("batch_size", batch_size)):
+            if not value > 0:
+                raise ValueError(f"HoroPCA: {name} must be positive, got {value!r}.")
+        self.num_steps, self.learning_rate, self.batch_size = num_steps, learning_rate, batch_size
+
+    def _checked_space(self, manifold: Manifold) -> Manifold:
+        space = super()._checked_space(manifold)
+        if not float(space.c) > 0 or space.period(torch.zeros(1)) is not None:
+            raise ValueError(
+                f"HoroPCA: manifold must be hyperbolic, got {manifold!r}: other spaces have no horospheres; use"
+                " TangentPCA."
+            )
+        return space
+
+    def _directions(self, coords: Tensor, generator: torch.Generator) -> Tensor:
+        x = _UNIT.from_normal_coords(None, coords / self._radius)
+        test = x[torch.randperm(len(x), generator=generator)[: 2 * self.batch_size]]
+        free = principal_directions(coords, self.dim).mT.clone().requires_grad_()
+        optimiser = torch.optim.Adam([free], self.learning_rate)
+        best, most = _orthonormal(free.detach()), -math.inf
+        # Looks are as dear as steps.
+        every = max(1, self.num_steps // 20)
+        for step in range(self.num_steps + 1):
+            if step % every == 0 or step == self.num_steps:
+                kept = float(_spread(test, _orthonormal(free.detach())))
+                if kept > most:
+                    best, most = _orthonormal(free.detach()), kept
+            batch = x[torch.randperm(len(x), generator=generator)[: self.batch_size]]
+            with torch.enable_grad():
+                optimiser.zero_grad()
+                (-_spread(batch, _orthonormal(free)).log()).backward()
+            optimiser.step()
+        return best
+
+    def _project(self, coords: Tensor) -> Tensor:
+        y = horospherical(_UNIT.from_normal_coords(None, coords / self._radius), self.directions)
+        return _UNIT.to_normal_coords(None, y) * self._radius
+
+    @property
+    def _radius(self) -> float:
+        assert self._space is not None  # for the type checker: fit has set it
+        return 1 / math.sqrt(float(self._space.c))
+
+
+def horospherical(x: Tensor, directions: Tensor) -> Tensor:
+    """Points ``(..., k + 1)`` of the hyperboloid of radius 1 on the same horospheres as ``(..., d + 1)``."""
+    a = x[..., :1] - x[..., 1:] @ directions.mT
+    total, square = a.sum(-1, keepdim=True), 1 + a.square().sum(-1, keepdim=True)
+    gap = total.square() - (len(directions) - 1) * square
+    # Zero where both points are one; the root has no derivative there.
+    safe = gap > eps(x.dtype) * total.square()
+    height = square / (total + torch.where(safe, torch.where(safe, gap, 1.0).sqrt(), 0.0))
+    return _UNIT.projx(torch.cat([height, height - a], -1))
+
+
+def _orthonormal(free: Tensor) -> Tensor:
+    """Orthonormal rows from columns; the signs of the columns stay."""
+    q, r = torch.linalg.qr(free)
+    return (q * r.diagonal().sign()).mT
+
+
+def _spread(x: Tensor, directions: Tensor) -> Tensor:
+    y = horospherical(x, directions)
+    return _UNIT.pairwise_dist(y, y).square().mean()

@@ -1,0 +1,53 @@
+"""What the functions of this room accept."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.ops.checks import check_precision
+
+
+def checked_points(caller: str, points: Tensor, manifold: Manifold, fewest: int = 1) -> tuple[Tensor, Manifold]:
+    """At least so many points ``(N, D)`` in float64, and their space with one curvature that is not differentiated."""
+    if not isinstance(manifold, Manifold) or manifold.batch_shape.numel() != 1:
+        raise ValueError(
+            f"{caller}: manifold must be a manifold of one curvature, got {manifold!r}; pass for example"
+            " PoincareBall(c=1.0)."
+        )
+    if not isinstance(points, Tensor) or points.dim() != 2 or not points.is_floating_point():
+        got = f"{points.dtype} of shape {tuple(points.shape)}" if isinstance(points, Tensor) else repr(points)
+        raise ValueError(f"{caller}: points must be a floating tensor of shape (N, D), got {got}.")
+    check_precision(points, f"{caller}: points")
+    if manifold.intrinsic_dim(points.shape[-1]) < 1 or len(points) < fewest:
+        raise ValueError(f"{caller}: points must be at least {fewest}, with coordinates, got {tuple(points.shape)}.")
+    space = manifold.detach()
+    space = space.with_curvatures([c.reshape(()) if isinstance(c, Tensor) else c for c in space.curvatures])
+    points = points.detach()
+    outside = ~space.contains(points)
+    if bool(outside.any()):
+        raise ValueError(
+            f"{caller}: points must lie on {manifold!r}, got {int(outside.sum())} of {len(points)} that do not, the"
+            f" first in row {int(outside.nonzero()[0])}; project them with manifold.projx(points)."
+        )
+    # Those of float32 are on the manifold to its rounding only.
+    return space.projx(points.double()), space
+
+
+def checked_count(caller: str, name: str, value: int, most: int | None = None) -> int:
+    """An integer of at least 1, and of at most ``most``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
+        bounds = "of at least 1" if most is None else f"from 1 to {most}"
+        raise ValueError(f"{caller}: {name} must be an integer {bounds}, got {value!r}.")
+    return value
+
+
+def checked_labels(caller: str, name: str, labels: Tensor, count: int) -> Tensor:
+    """One integer for each of ``count`` points."""
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex() or labels.shape != (count,):
+        got = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else repr(labels)
+        raise ValueError(
+            f"{caller}: {name} must be a tensor of {count} integers, one for each point, got {got}; number the classes"
+            " with numpy.unique(names, return_inverse=True)."
+        )
+    return labels

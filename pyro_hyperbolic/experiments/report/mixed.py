@@ -1,0 +1,126 @@
+"""The report of the spaces of mixed curvature: auto-encoders here, links in :mod:`.mixed_links`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from pyro_hyperbolic.experiments.mixed import AUTOENCODERS, FLAT, SpaceCell, autoencoder_cells, control
+from pyro_hyperbolic.experiments.report.mixed_links import Links, mean_difference
+from pyro_hyperbolic.experiments.report.results import Results, number, table
+from pyro_hyperbolic.experiments.report.table4 import TITLES
+from pyro_hyperbolic.experiments.statistics import mean_interval
+from pyro_hyperbolic.geometry.signature import parse
+from pyro_hyperbolic.plotting.canvas import PALETTE
+
+METRIC = "negative_iwae"
+TASKS = {"mnist": "MNIST", "branching": "branching diffusion"}
+PAIRED = "branching"
+"""Of this task two runs of one seed have their data, training and test, in common."""
+FIXED, LEARNED, GREY = PALETTE[0], PALETTE[2], "0.35"
+
+
+def mixed(results: Results) -> tuple[str, Figure]:
+    """The auto-encoders by space, fixed beside learned; the links by space, chosen beside learned; the curvatures."""
+    links = Links(results)
+    parts = (("Auto-encoders", _autoencoders(results)), ("Links", links.text()), ("Curvatures", _curvatures(results)))
+    body = "\n".join(f"## {title}\n\n{text}" for title, text in parts if text)
+    figure = plt.figure(figsize=(10, 7), layout="constrained")
+    halves: Any = figure.subfigures(2, 1, height_ratios=(1, 1.15))
+    _draw(results, halves[0])
+    links.draw(halves[1])
+    return body, figure
+
+
+def _autoencoders(results: Results) -> str:
+    rows = []
+    for space in (FLAT, *AUTOENCODERS):
+        cells = [cell for task in TASKS for cell in _of_space(task, space)]
+        rows.append([space, *("" if cell is None else results.text(cell, METRIC, digits=2) for cell in cells)])
+    flat = [results.text(control(task), METRIC, digits=2) for task in TASKS]
+    rows.append([control("").row, *(text for value in flat for text in (value, ""))])
+    head = [""] + [f"{title}, {kind}" for title in TASKS.values() for kind in ("fixed", "learned")]
+    notes = (
+        "\nNegative test IWAE in nats, mean and 95% interval over runs; latent dimension 6, isotropic wrapped normals,"
+        " gyroplane decoders on every space. Fixed curvatures: c = 1 of the factors h and s, k = -1, 0 and 1 of the"
+        " three u. Learned ones start from c = 1 and from k = 0. The last row is the control: the layers and the"
+        f" initial values of the curved spaces with next to no curvature. {FLAT} has these layers too, but not the"
+        " factor 2 of the exponential map behind the encoder.\n\n"
+    )
+    return table(head, rows) + notes + "".join(_gains(results, task) for task in TASKS)
+
+
+def _of_space(task: str, space: str) -> tuple[SpaceCell, SpaceCell | None]:
+    """The cells with fixed and with learned curvature."""
+    cells = [cell for cell in autoencoder_cells(task) if cell.space == space and cell != control(task)]
+    return cells[0], cells[1] if len(cells) > 1 else None
+
+
+def _gains(results: Results, task: str) -> str:
+    cells = [cell for cell in autoencoder_cells(task) if cell != control(task)]
+    found = [(cell.row, _gain(results, cell)) for cell in cells]
+    gains = [f"{row} {number(gain, digits=2)}" for row, gain in found if gain is not None]
+    return f"* {TASKS[task]}, nats better than the control: {'; '.join(gains)}.\n" if gains else ""
+
+
+def _gain(results: Results, cell: SpaceCell) -> tuple[float, float | None] | None:
+    """How much less the loss is than that of the control: of runs on the same data where there are such."""
+    base = control(cell.task)
+    if cell.task == PAIRED:
+        return mean_difference(results.values(base, METRIC), results.values(cell, METRIC))
+    one, other = results.shown(base, METRIC), results.shown(cell, METRIC)
+    return None if one is None or other is None else (one[0] - other[0], math.hypot(one[1], other[1]))
+
+
+def _curvatures(results: Results) -> str:
+    """The learned curvatures, those of factors that can be exchanged in order of size."""
+    lines = []
+    for cell in results.cells:
+        runs = [run["metrics"]["curvatures"] for run in results.runs[cell].values() if cell.learn_curvature]
+        if runs:
+            columns = zip(*(_ordered(cell.space, values) for values in runs), strict=True)
+            each = [number(mean_interval(c), digits=2) if all(map(math.isfinite, c)) else "not finite" for c in columns]
+            lines.append(f"* {(TASKS | TITLES)[cell.task]}, {cell.row}: {', '.join(each)}.\n")
+    if not lines:
+        return ""
+    return (
+        "What learned curvatures end at, mean and 95% interval over runs. Factors of one kind are in order of size in"
+        " every run. The curvature is -c of h, c of s and k of u.\n\n" + "".join(lines)
+    )
+
+
+def _ordered(space: str, values: Sequence[float]) -> list[float]:
+    letters = [letter for letter, _ in parse(space) if letter != "e"]
+    pairs = sorted(zip(letters, values, strict=True), key=lambda pair: (letters.index(pair[0]), pair[1]))
+    return [value for _, value in pairs]
+
+
+def _draw(results: Results, figure: Any) -> None:
+    for ax, (task, title) in zip(figure.subplots(1, 2), TASKS.items(), strict=True):
+        for x, space in enumerate((FLAT, *AUTOENCODERS)):
+            fixed, learned = _of_space(task, space)
+            if learned is None:
+                _point(ax, x, results.shown(fixed, METRIC), FIXED)
+            else:
+                _point(ax, x - 0.12, results.shown(fixed, METRIC), FIXED, "fixed curvature")
+                _point(ax, x + 0.12, results.shown(learned, METRIC), LEARNED, "learned curvature")
+        base = results.shown(control(task), METRIC)
+        if base is not None:
+            ax.axhline(base[0], color=GREY, linewidth=1.0, linestyle=(0, (6, 2)), label=f"control, {control('').row}")
+            ax.axhspan(base[0] - base[1], base[0] + base[1], color=GREY, alpha=0.12, linewidth=0)
+        ax.set_xticks(range(1 + len(AUTOENCODERS)), [FLAT, *AUTOENCODERS])
+        ax.set_title(title, fontsize="medium")
+        ax.set_ylabel("negative test IWAE (nats)")
+        ax.spines[["top", "right"]].set_visible(False)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+
+
+def _point(ax: Any, x: float, value: tuple[float, float] | None, colour: str, label: str | None = None) -> None:
+    if value is not None:
+        ax.errorbar(x, *value, color=colour, marker="o", markersize=4, linestyle="none", capsize=2.5, label=label)

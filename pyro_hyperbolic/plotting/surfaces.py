@@ -1,0 +1,96 @@
+"""Two-dimensional spaces of constant curvature, as what draws them asks for them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Sphere, Stereographic
+
+SPACES = (PoincareBall, Lorentz, Euclidean, Sphere, Stereographic)
+# A point to put in the middle: itself, the index of one of the points, or the Fréchet mean of all.
+Center = Tensor | int | str
+
+
+@dataclass(frozen=True)
+class Surface:
+    """A space with one curvature, a plain number.
+
+    Attributes:
+        manifold: the space.
+        curvature: its curvature, of either sign.
+    """
+
+    manifold: Manifold
+    curvature: float
+
+    @property
+    def sign(self) -> int:
+        """Of the curvature."""
+        return (self.curvature > 0) - (self.curvature < 0)
+
+    @property
+    def unit(self) -> float:
+        """The radius of curvature; 1 if there is none."""
+        return 1 / math.sqrt(abs(self.curvature)) if self.curvature else 1.0
+
+
+def surface(manifold: Manifold) -> Surface:
+    """The space, detached, with its curvature as a plain number."""
+    if not isinstance(manifold, SPACES):
+        names = ", ".join(kind.__name__ for kind in SPACES)
+        raise ValueError(
+            f"manifold must be one of {names}, got {manifold!r}; of a product draw one factor at a time, with"
+            " manifold.split(points)."
+        )
+    numbers = [torch.as_tensor(c, dtype=torch.float64).detach() for c in manifold.curvatures]
+    if any(c.numel() != 1 for c in numbers):
+        raise ValueError(
+            f"manifold must have one curvature, got {manifold!r}; draw the element i of a batch with"
+            f" {type(manifold).__name__}(c[i])."
+        )
+    plain = manifold.with_curvatures([c.item() for c in numbers])
+    c = float(torch.as_tensor(plain.c, dtype=torch.float64))
+    return Surface(plain, c if isinstance(manifold, Sphere) else -c + 0.0)
+
+
+def checked_points(name: str, value: Any, manifold: Manifold) -> Tensor:
+    """``value`` as float64 points ``(..., D)`` of the space on the host."""
+    x = torch.as_tensor(value).detach().to("cpu", torch.float64)
+    if x.dim() == 0:
+        raise ValueError(f"{name} must have shape (..., D), got {tuple(x.shape)}.")
+    if not bool(x.isfinite().all()):
+        raise ValueError(
+            f"{name} must be finite, got {int((~x.isfinite()).any(-1).sum())} points that are not; drop them."
+        )
+    single = torch.as_tensor(value).to("cpu") if isinstance(value, Tensor) else x
+    inside = manifold.contains(single.detach())  # in their own precision, whose rounding decides
+    if not bool(inside.all()):
+        raise ValueError(
+            f"{name} must be points of {manifold!r}, got {int((~inside).sum())} that are not; use the manifold that"
+            f" made the points, or manifold.projx({name})."
+        )
+    return x if bool(manifold.contains(x).all()) else manifold.projx(x)
+
+
+def checked_center(center: Center | None, points: Tensor, manifold: Manifold) -> Tensor | None:
+    """The point to put in the middle, or ``None`` for the origin."""
+    if center is None:
+        return None
+    if isinstance(center, str):
+        if center != "mean":
+            raise ValueError(f"center must be a point, an index or 'mean', got {center!r}.")
+        return manifold.frechet_mean(points.reshape(-1, points.shape[-1]))  # type: ignore[attr-defined]
+    if isinstance(center, int) and not isinstance(center, bool):
+        flat = points.reshape(-1, points.shape[-1])
+        if not -len(flat) <= center < len(flat):
+            raise ValueError(f"center must be an index of the {len(flat)} points, got {center}.")
+        return flat[center]
+    point = checked_points("center", center, manifold)
+    if point.shape != points.shape[-1:]:
+        raise ValueError(f"center must be one point {tuple(points.shape[-1:])}, got shape {tuple(point.shape)}.")
+    return point
