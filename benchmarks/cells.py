@@ -16,12 +16,13 @@ batches, with total counts that differ, and about a tenth of all counts not 0.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,6 @@ from pyro_hyperbolic.ops.rows import SparseRows
 NUM_TYPES, NUM_BATCHES = 20, 3
 MEAN_COUNT = 0.13  # of a gene in a cell
 CHUNK = 10_000  # cells that are drawn at a time
-REPORT_EVERY = 100  # steps between two looks at the loss, each of which waits for the device
 OPTIONS = ("num_cells", "num_genes", "batch_size", "hidden_dim", "latent_dim", "curvature", "learning_rate", "seed")
 
 
@@ -81,12 +81,12 @@ class Files:
         about = json.loads((folder / "about.json").read_text())
         self.shape = (about["num_cells"], about["num_genes"])
         self._starts = np.load(folder / "starts.npy", mmap_mode="r")
-        self._columns, self._values = (np.memmap(folder / name, np.int16, "r") for name in ("columns", "values"))
+        self._columns, self.values = (np.memmap(folder / name, np.int16, "r") for name in ("columns", "values"))
 
     def __getitem__(self, rows: slice) -> SparseRows:
         starts = torch.from_numpy(np.array(self._starts[rows.start : rows.stop + 1]))
         part = slice(int(starts[0]), int(starts[-1]))
-        columns, values = (torch.from_numpy(np.array(array[part])) for array in (self._columns, self._values))
+        columns, values = (torch.from_numpy(np.array(array[part])) for array in (self._columns, self.values))
         return SparseRows(starts - starts[0], columns, values, self.shape[1])
 
     @staticmethod
@@ -147,6 +147,7 @@ def train(args: argparse.Namespace, inputs: dict[str, Any], say: Callable[[str],
     place: dict[str, Any] = {"epoch": 1, "batch": 0, "losses": [], "total": 0.0}
     path = None if args.folder is None else args.folder / "checkpoint.pt"
     options = {name: getattr(args, name) for name in OPTIONS}
+    state = None
     if args.resume and path is not None and path.exists():
         state = load_checkpoint(path, args.device)
         if state["options"] != options:
@@ -159,30 +160,36 @@ def train(args: argparse.Namespace, inputs: dict[str, Any], say: Callable[[str],
         if path is not None:
             save_checkpoint({"trainer": svi.state_dict(), "place": place, "options": options}, path)
 
-    begin, steps = time.perf_counter(), 0
+    begin, steps = time.perf_counter(), svi.steps if state is None else state["trainer"]["steps"]
     for epoch in range(place["epoch"], args.epochs + 1):
-        start = time.perf_counter()
-        total: Any = place["total"]
-        first = place["batch"]
+        start, first = time.perf_counter(), place["batch"]
+        stream = batches.epoch(epoch, first)
         with tqdm(total=len(batches), initial=first, desc=f"epoch {epoch}", unit="batch", disable=None) as bar:
-            for number, batch in enumerate(batches.epoch(epoch, first), first + 1):
-                total = total + svi.step(**batch).double()
-                steps += 1
-                bar.update()
-                if number % REPORT_EVERY == 0:
-                    bar.set_postfix(loss=f"{float(total) / (number * args.batch_size):.2f}", memory=memory(args.device))
-                if number % args.save_every == 0:
-                    place |= {"epoch": epoch, "batch": number, "total": float(total)}
+            while place["batch"] < len(batches):
+                # Batches on the device are taken as a whole, by which they become part of the captured graphs.
+                piece = stream if path is None else counted(itertools.islice(stream, args.save_every), bar)
+                losses = svi.run(piece)
+                place["batch"] += len(losses)
+                place["total"] += float(losses.double().sum())  # waits for the device
+                mean = place["total"] / (place["batch"] * args.batch_size)
+                bar.set_postfix(loss=f"{mean:.2f}", memory=memory(args.device))
+                if place["batch"] < len(batches):
                     save()
-        place["losses"].append(float(total) / (len(batches) * args.batch_size))  # waits for the device
-        place |= {"epoch": epoch + 1, "batch": 0, "total": 0.0}
+        place |= {"epoch": epoch + 1, "batch": 0, "losses": [*place["losses"], mean], "total": 0.0}
         save()
         seconds = time.perf_counter() - start
         rate = (len(batches) - first) * args.batch_size / seconds
-        say(f"epoch {epoch}: loss {place['losses'][-1]:.3f} per cell, {seconds:.1f} s, {rate:,.0f} cells/s")
-    seconds = time.perf_counter() - begin
+        say(f"epoch {epoch}: loss {mean:.3f} per cell, {seconds:.1f} s, {rate:,.0f} cells/s")
+    seconds, steps = time.perf_counter() - begin, svi.steps - steps
     say(f"{steps} steps in {seconds:.1f} s; {memory(args.device)}")
     return {"losses": place["losses"], "seconds": seconds, "memory": memory(args.device), "steps": steps}
+
+
+def counted(batches: Iterable[Any], bar: Any) -> Iterator[Any]:
+    """Batches, each of which moves the bar."""
+    for batch in batches:
+        yield batch
+        bar.update()
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
@@ -197,7 +204,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
 
     start = time.perf_counter()
     inputs = data(args)
-    say(f"{args.num_cells:,} cells of {args.num_genes:,} genes in {time.perf_counter() - start:.1f} s")
+    share = len(inputs["x"].values) / (args.num_cells * args.num_genes)
+    seconds = time.perf_counter() - start
+    say(f"{args.num_cells:,} cells of {args.num_genes:,} genes, {share:.1%} of the counts not 0, in {seconds:.1f} s")
     return train(args, inputs, say)
 
 

@@ -140,9 +140,12 @@ def _write_neighbors(adata: AnnData, z: Tensor, manifold: Manifold, count: int, 
     def matrix(values: Tensor) -> csr_matrix:
         return csr_matrix((values.flatten().numpy(), index.flatten().numpy(), starts.numpy()), shape=shape)
 
-    # Half of the distance to the last neighbour is the width at a cell (Haghverdi et al., Nature Methods, 2016). Where
-    # cells coincide with all their neighbours, the weight is 1.
-    width = (distance[:, -1:] / 2).clamp(min=torch.finfo(distance.dtype).tiny ** 0.25)
+    # The width at a cell is the root of the median of its squared distances, as in scanpy.neighbors for neighbours that
+    # are given as a sparse matrix (the kernel is that of Haghverdi et al., Nature Methods, 2016). Where cells coincide
+    # with their neighbours, the weight is 1.
+    squares = distance.square()
+    median = (squares[:, (count - 1) // 2] + squares[:, count // 2]) / 2
+    width = median.clamp(min=torch.finfo(distance.dtype).tiny ** 0.5).sqrt().unsqueeze(-1)
     other = width.squeeze(-1)[index]
     total = width.square() + other.square()
     weight = matrix((2 * width * other / total).sqrt() * (-distance.square() / total).exp())

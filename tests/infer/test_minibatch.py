@@ -202,6 +202,15 @@ def test_rows_of_every_source(name, block_size, num_blocks, batch_size, drop_las
     assert not torch.equal(torch.cat([other["number"] for _, other in batches.epoch(3)]), order)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_members_take_sparse_rows():
+    data = torch.tensor(counts())
+    sparse = Minibatches((data.to_sparse_csr(), torch.arange(53)), 8, members=3)
+    for x, number in sparse.epoch(0):
+        assert x.shape == (3, number.shape[1], 6)
+        assert torch.equal(x, data[number])
+
+
 def test_blocks_are_shuffled_and_so_are_rows_in_them():
     order = torch.cat(list(Minibatches(np.arange(1000), 50, block_size=10, num_blocks=5).epoch(0)))
     windows = order.reshape(20, 50)
@@ -214,10 +223,10 @@ def test_blocks_are_shuffled_and_so_are_rows_in_them():
 
 
 def test_every_row_comes_first_equally_often():
-    """Over 2000 epochs of four rows in two blocks, six standard errors."""
+    """Over 600 epochs of four rows in two blocks, six standard errors."""
     batches = Minibatches(np.arange(4), 1, block_size=2, num_blocks=2)
-    first = torch.cat([next(batches.epoch(number)) for number in range(2000)]).bincount(minlength=4)
-    assert ((first - 500).abs() < 6 * (2000 * 0.25 * 0.75) ** 0.5).all()
+    first = torch.cat([next(batches.epoch(number)) for number in range(600)]).bincount(minlength=4)
+    assert ((first - 150).abs() < 6 * (600 * 0.25 * 0.75) ** 0.5).all()
 
 
 def test_only_blocks_are_read():
@@ -258,3 +267,17 @@ def test_memory_is_bounded_by_the_blocks(tmp_path):
     )
     # A window is 16 * 1024 rows, 66 MB; the pages of the file that were read count too, 410 MB.
     assert int(done.stdout) < 1e6
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("name", ["sparse tensor", "memory map", "sparse matrix"])
+def test_batches_on_a_device(name, tmp_path):
+    source = SOURCES[name](tmp_path)
+    source = source.cuda() if isinstance(source, torch.Tensor) else source
+    batches = Minibatches((source, torch.arange(53).cuda()), 8, block_size=10, num_blocks=2, device="cuda")
+    expected = torch.tensor(counts()).cuda()
+    for x, number in batches.epoch(0):
+        assert x.device.type == number.device.type == "cuda"
+        assert torch.equal(x.float(), expected[number])

@@ -262,17 +262,7 @@ VGAES = [
     VGAECase(c=None, options={"learn_prior_scale": True}, kwargs={"num_negatives": 15}),
 ]
 COMPOSED = [
-    CovariateCase(options={"likelihood": "negative_binomial", "beta": 0.5}),
-    CovariateCase(
-        chart=Lorentz,
-        learnable=True,
-        options={
-            "likelihood": "zero_inflated_negative_binomial",
-            "decoder": "logmap",
-            "num_hidden_layers": 2,
-            "activation": "tanh",
-        },
-    ),
+    CovariateCase(options={"likelihood": "zero_inflated_negative_binomial", "beta": 0.5, "num_hidden_layers": 2}),
     OwnPartsCase(),
     CountCase(chart=mixed, latent_dim=4),
 ]

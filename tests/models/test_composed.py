@@ -16,7 +16,7 @@ from pyro_hyperbolic.nn import DECODERS, Covariates, GyroplaneLinear, OneHot
 from tests.helpers import same
 from tests.models.cases import COMPOSED
 
-CASE, _, OWN_PARTS, COUNTS = COMPOSED
+CASE, OWN_PARTS, COUNTS = COMPOSED
 
 
 @pytest.fixture(autouse=True)
@@ -111,19 +111,23 @@ class TestCovariates:
         site = replayed.nodes["x"]
         same(site["fn"].log_prob(site["value"]), likelihood.log_prob(x[rows]), 1e-5)
 
-    def test_evidence_of_pieces_is_that_of_the_whole(self):
+    def test_evidence_takes_the_same_rows_of_all(self):
         net, x, extra = CASE.build(), CASE.data(), CASE.kwargs
-        whole, pieces = (
-            log_marginal_likelihood(
-                net.model, net.guide, x, num_samples=2000, chunk=chunk, standard_error=True, **extra
-            )
-            for chunk in (10**6, 5000)
-        )
-        assert ((whole[0] - pieces[0]).abs() < 5 * (whole[1].square() + pieces[1].square()).sqrt()).all()
-        order = torch.randperm(12)
-        moved = torch.utils._pytree.tree_map(lambda t: t[order], extra)
-        shuffled = log_marginal_likelihood(net.model, net.guide, x[order], num_samples=2000, **moved)
-        assert ((whole[0][order] - shuffled).abs() < 7 * whole[1][order]).all()
+        seen = []
+
+        def model(x, **kwargs):
+            seen.append({"x": x, **kwargs})
+            return net.model(x, **kwargs)
+
+        result = log_marginal_likelihood(model, net.guide, x, num_samples=4, chunk=20, **extra, data_size=100)
+        assert result.shape == (12,)
+        assert result.isfinite().all()
+        assert [len(part["x"]) for part in seen] == [5, 5, 2]
+        assert all(part["data_size"] == 100 for part in seen)
+        for name in ("x", "size_factors"):
+            assert torch.equal(torch.cat([part[name] for part in seen]), {"x": x, **extra}[name])
+        for name, values in extra["covariates"].items():
+            assert torch.equal(torch.cat([part["covariates"][name] for part in seen]), values)
 
     ERRORS = {
         "none": ({"covariates": None}, r"covariates must be those .* \['age', 'batch', 'donor'\], got None"),
@@ -149,6 +153,25 @@ class TestCovariates:
         for program in (net.model, net.guide):
             with pytest.raises(ValueError, match=message):
                 program(CASE.data(), **CASE.kwargs | changes)
+
+    def test_errors_of_the_parts(self):
+        net, x, extra = CASE.build(), CASE.data(), CASE.kwargs
+        z = net.encode(x, **extra).mean
+        for part, value in ((net.encode, x[:5]), (net.decode, z[:5])):
+            with pytest.raises(
+                ValueError, match=r"covariates must have one value for each datum.* \(5,\), got \(12,\)"
+            ):
+                part(value, covariates=extra["covariates"])
+            rows = {name: values[:5] for name, values in extra["covariates"].items()}
+            with pytest.raises(ValueError, match=r"size_factors must have one value for each datum.* got \(12,\)"):
+                part(value, covariates=rows, size_factors=extra["size_factors"])
+
+    def test_one_value_for_all_data(self):
+        net, x = CASE.build(), CASE.data()
+        single = {"batch": torch.tensor(1), "donor": torch.tensor(2), "age": torch.tensor(0.3)}
+        rows = {name: value.expand(12) for name, value in single.items()}
+        same(net.encode(x, covariates=single).mean, net.encode(x, covariates=rows).mean, 1e-6)
+        assert loss(net, x, covariates=single) == pytest.approx(loss(net, x, covariates=rows), rel=1e-5)
 
     def test_not_expected(self):
         vae = EuclideanVAE(2, 6, hidden_dim=4)
@@ -176,6 +199,11 @@ class TestCounts:
             net.decoder.output.weight.zero_()
         rates = (20 * x / x.sum(-1, keepdim=True)).mean(0)
         same(net.generate(1, covariates={"batch": torch.tensor(0)})[0], rates.clamp(min=0.5 / len(x)), 1e-4)
+
+    @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+    def test_sparse_counts(self):
+        with pytest.raises(ValueError, match=r"x must be dense, got layout torch.sparse_csr; infer.Minibatches makes"):
+            COUNTS.build().model(COUNTS.data().to_sparse_csr(), **COUNTS.kwargs)
 
     def test_rows_without_counts(self):
         net, x, extra = COUNTS.build(), COUNTS.data(), COUNTS.kwargs

@@ -117,7 +117,11 @@ def evaluate(vae: Any, x: Tensor) -> float:
     return Trace_ELBO(num_particles=30, vectorize_particles=True).loss(vae.model, vae.guide, x)
 
 
-@pytest.mark.parametrize("name", NAMES)
+# What those that differ in more than a formula have in common with the others.
+QUICK = {"bernoulli", "categorical", "normal_feature", "zero_inflated_negative_binomial"}
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
 def test_training_lowers_the_loss(name: str) -> None:
     case = VAECase(data_shape=SHAPE, options={"likelihood": name})
     pyro.clear_param_store()
