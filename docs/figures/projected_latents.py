@@ -1,8 +1,7 @@
 """Draw ``docs/figures/projected_latents.png``: latents of MNIST in 5, 10 and 20 dimensions, projected to the disc.
 
-    for d in 5 10 20; do
-        python examples/mnist_svi.py --latent-dim $d --num-epochs 5 --iwae-samples 0 --fast --output-dir outputs/mnist-$d
-    done
+    python examples/mnist_svi.py --latent-dim 5 --num-epochs 5 --iwae-samples 0 --fast --output-dir outputs/mnist-5
+    (and so on for 10 and 20)
     python docs/figures/projected_latents.py outputs/mnist-5 outputs/mnist-10 outputs/mnist-20
 
 The auto-encoders are those of the paper's Table 2 (c = 1.4, seed 0), trained for five epochs.
@@ -26,7 +25,8 @@ from pyro_hyperbolic.infer import load_checkpoint
 
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parents[1] / "examples"))
-import mnist_svi
+
+import mnist_svi  # noqa: E402
 
 DIGITS = 2000
 PROJECTIONS: tuple[type[Projection], ...] = (TangentPCA, HoroPCA)

@@ -16,8 +16,8 @@ from pyro_hyperbolic.experiments.figures.thumbnails import thumbnails
 from pyro_hyperbolic.experiments.mnist import MnistCell, digits
 from pyro_hyperbolic.geometry import PoincareBall
 from pyro_hyperbolic.models import VAE
-from pyro_hyperbolic.plotting.labels import COLOURS
 from pyro_hyperbolic.plotting.heatmaps import Extent
+from pyro_hyperbolic.plotting.labels import COLOURS
 
 HYPERBOLIC, EUCLIDEAN = "riemannian c=1.4", "euclidean"
 """The rows of Table 2 that are drawn; the paper does not say which law its own pictures are of."""
