@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from pyro_hyperbolic.analysis.widening import plain, widened
 from pyro_hyperbolic.geometry import Manifold
 
 # Points whose pairs are compared to say how much of their distances a projection keeps.
@@ -89,7 +90,7 @@ class Projection(ABC):
             raise ValueError(
                 f"{type(self).__name__}: manifold must be a space of one curvature and no product, got {manifold!r}."
             )
-        return manifold.with_curvatures([float(torch.as_tensor(c, dtype=torch.float64)) for c in manifold.curvatures])
+        return plain(manifold)
 
     def _checked_points(self, points: Tensor, space: Manifold) -> Tensor:
         x = points.detach().cpu()
@@ -98,7 +99,7 @@ class Projection(ABC):
                 f"{type(self).__name__}: points must be (N, D) points of {space!r}, got {tuple(points.shape)} with some"
                 " that are not; use the manifold that made them."
             )
-        return x.double()
+        return widened(x, space)
 
 
 def principal_directions(coords: Tensor, dim: int) -> Tensor:

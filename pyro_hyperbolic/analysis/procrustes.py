@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.analysis.widening import plain, widened
 from pyro_hyperbolic.geometry import Manifold
 
 _STEPS = 200
@@ -33,7 +34,7 @@ class Alignment:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The images of points ``(..., D)``, in their dtype."""
-        wide = x.to(self.source)
+        wide = widened(x, self.manifold)
         return _moved(self.manifold, wide, self.source, self.target, self.rotation).to(x)
 
 
@@ -63,7 +64,7 @@ def procrustes(x: Tensor, y: Tensor, manifold: Manifold, reflections: bool = Tru
     True
     """
     space = _checked(x, y, manifold)
-    x, y = x.detach().double().cpu(), y.detach().double().cpu()
+    x, y = widened(x, space), widened(y, space)
     source, target = space.frechet_mean(x), space.frechet_mean(y)  # type: ignore[attr-defined]
     u, v = space.to_normal_coords(source, x), space.to_normal_coords(target, y)
     left, _, right = torch.linalg.svd(v.mT @ u)
@@ -121,10 +122,10 @@ def _checked(x: Tensor, y: Tensor, manifold: Manifold) -> Manifold:
             f"procrustes: x and y must be points (N, D) that go with each other, got {tuple(x.shape)} and"
             f" {tuple(y.shape)}."
         )
-    space = manifold.with_curvatures([float(torch.as_tensor(c, dtype=torch.float64)) for c in manifold.curvatures])
+    space = plain(manifold)
     if len(space.leaves(space.intrinsic_dim(x.shape[-1]))) > 1:
         raise ValueError(f"procrustes: manifold must be no product, got {manifold!r}; align factor by factor.")
     for name, points in (("x", x), ("y", y)):
-        if not bool(space.contains(points.detach()).all()):
+        if not bool(space.contains(points.detach().cpu()).all()):
             raise ValueError(f"procrustes: {name} must be points of {manifold!r}; use the manifold that made them.")
     return space

@@ -100,6 +100,18 @@ def test_both_charts_agree(kind: str) -> None:
     assert a.transform(x[:3].float()).dtype == torch.float32
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_far_points_in_single_precision(kind: str) -> None:
+    # Float32 leaves the hyperboloid by its rounding, which is large in double precision.
+    h = Lorentz(1.0)
+    v = 3 * torch.randn(30, 4, dtype=DOUBLE)
+    exact, rough = h.from_normal_coords(None, v), h.from_normal_coords(None, v.float())
+    y = KINDS[kind](2).fit_transform(rough, h)
+    assert y.dtype == torch.float32
+    expected = KINDS[kind](2).fit_transform(exact, h)
+    torch.testing.assert_close(h.dist0(y).double(), h.dist0(expected), rtol=0, atol=0.05)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -16,8 +16,8 @@ from pyro_hyperbolic.experiments.figures.thumbnails import thumbnails
 from pyro_hyperbolic.experiments.mnist import MnistCell, digits
 from pyro_hyperbolic.geometry import PoincareBall
 from pyro_hyperbolic.models import VAE
-from pyro_hyperbolic.plotting.canvas import PALETTE
 from pyro_hyperbolic.plotting.heatmaps import Extent
+from pyro_hyperbolic.plotting.labels import COLOURS
 
 HYPERBOLIC, EUCLIDEAN = "riemannian c=1.4", "euclidean"
 """The rows of Table 2 that are drawn; the paper does not say which law its own pictures are of."""
@@ -58,7 +58,7 @@ def _draw_row(vae: VAE, cell: MnistCell, row: list[Axes]) -> None:
         samples = vae.generate(SAMPLES)
     extent = _extent(ball, points)
     plotting.embedding(points, ball, labels=labels, ax=row[0], legend=False, s=2.5)
-    thumbnails(images, points, [PALETTE[label] for label in labels.tolist()], ball, row[1], extent)
+    thumbnails(images, points, [COLOURS[label] for label in labels.tolist()], ball, row[1], extent)
     plotting.images(samples, ax=row[2], cmap="gray_r")
     for ax in row[:2]:
         if ball.c == 0:
