@@ -89,7 +89,7 @@ class Session:
         """The negative IWAE estimate of every member, averaged over the data, with its Monte Carlo error."""
         estimates, errors = svi.log_marginal_likelihood(
             data,
-            num_samples,
+            num_samples=num_samples,
             chunk=_CHUNK[self.device.type],
             shared=shared,
             standard_error=True,

@@ -33,6 +33,22 @@ def signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return spec, tuple((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in flat)
 
 
+def length(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """That of the data: of every tensor among the arguments but those without dimensions."""
+    sizes = {len(t) for t in split_tensors(args, kwargs)[0] if t.dim()}
+    if len(sizes) != 1 or 0 in sizes:
+        raise ValueError(
+            f"the tensors among the arguments must have one non-zero length, that of the data, got {sorted(sizes)}."
+        )
+    return sizes.pop()
+
+
+def narrowed(args: tuple[Any, ...], kwargs: dict[str, Any], start: int, stop: int) -> tuple[Any, dict[str, Any]]:
+    """The arguments for some of the data."""
+    inputs, rebuild = split_tensors(args, kwargs)
+    return rebuild([t[start:stop] if t.dim() else t for t in inputs])
+
+
 def step_on(step: Callable[..., Tensor], batch: Any, **options: Any) -> Tensor:
     """``step`` with what a loader yields: one argument, a tuple or list of them, or a dictionary of keywords."""
     if isinstance(batch, dict):

@@ -16,12 +16,12 @@ from pyro.optim import PyroOptim
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pyro_hyperbolic.infer.arguments import split_tensors
+from pyro_hyperbolic.infer.arguments import length, narrowed, split_tensors
 from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.infer.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.fast_svi import FastSVI
 from pyro_hyperbolic.infer.functional import Found, Parameters, Program, unknown_parameter
-from pyro_hyperbolic.infer.marginal import log_marginal_likelihood
+from pyro_hyperbolic.infer.marginal import ESTIMATE_OPTIONS, check_arguments, log_marginal_likelihood
 from pyro_hyperbolic.infer.modes import Unvalidated
 from pyro_hyperbolic.infer.optimiser import Factory
 from pyro_hyperbolic.infer.processes import lost_processes
@@ -125,30 +125,34 @@ class DistributedSVI(FastSVI):
         return super().state_dict()
 
     @torch.no_grad()
-    def log_marginal_likelihood(self, data: Tensor, num_samples: int = 5000, **options: Any) -> Any:
+    def log_marginal_likelihood(self, *args: Any, standard_error: bool = False, **options: Any) -> Any:
         """IWAE estimates ``(N,)`` of data that all processes are given, each computing a share of them.
 
-        :param options: as for :func:`log_marginal_likelihood`, and so is the value.
+        :param args: as for :func:`log_marginal_likelihood`, like ``options``, and so is the value.
         """
+        check_arguments(args)
+        own = {name: options.pop(name) for name in ESTIMATE_OPTIONS & options.keys()}
+        count = length(args, options)
         # The same number in all processes, and from it noise of its own in each.
         seed = int(torch.randint(1 << 62, ()))
         pieces = []
         with aside(), lost_processes():
             torch.manual_seed(seed + self.rank)
             # A few rows at a time, so that none waits long for another.
-            for batch in data.split(_PIECE * self.world):
-                rows = Rows.share(len(batch), self.rank, self.world)
-                piece = torch.zeros(2, len(batch), dtype=torch.float64, device=data.device)
+            for start in range(0, count, _PIECE * self.world):
+                size = min(count - start, _PIECE * self.world)
+                rows = Rows.share(size, self.rank, self.world)
+                piece = torch.zeros(2, size, dtype=torch.float64, device=self._channel)
                 if rows.count:
-                    own = batch[rows.start : rows.stop]
+                    mine, keywords = narrowed(args, options, start + rows.start, start + rows.stop)
                     result = log_marginal_likelihood(
-                        self.model, self.guide, own, num_samples, **options | {"standard_error": True}
+                        self.model, self.guide, *mine, standard_error=True, **own, **keywords
                     )
                     piece[:, rows.start : rows.stop] = torch.stack(result)
                 dist.all_reduce(piece)
                 pieces.append(piece)
         estimates, errors = torch.cat(pieces, -1)
-        return (estimates, errors) if options.get("standard_error") else estimates
+        return (estimates, errors) if standard_error else estimates
 
     def synchronize(self) -> None:
         """Give torch's generator in all processes the state that it has in the first one."""
@@ -173,10 +177,10 @@ class DistributedSVI(FastSVI):
 
     def _own_loss(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> Tensor:
         """The loss of the rows of this process."""
-        return self._loss_of(Rows.share(_length(args, kwargs), self.rank, self.world), self.world, args, kwargs)
+        return self._loss_of(Rows.share(length(args, kwargs), self.rank, self.world), self.world, args, kwargs)
 
     def _loss_of(self, rows: Rows, world: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        args, kwargs = _narrowed(args, kwargs, rows.start, rows.stop)
+        args, kwargs = narrowed(args, kwargs, rows.start, rows.stop)
         with WholeBatch(self.plate, rows, world, self._separable) as batch:
             loss = self._loss_of_rows(self.model, self.guide, *args, **kwargs)
         if not batch.found:
@@ -198,10 +202,10 @@ class DistributedSVI(FastSVI):
             raise
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        total = self._together(lambda: _length(args, kwargs))
+        total = self._together(lambda: length(args, kwargs))
         self._copy_random_state()
         parameters = self._together(lambda: self._found(args, kwargs))
-        first = [t.tolist() for t in split_tensors(*_narrowed(args, kwargs, 0, 2))[0]]
+        first = [t.tolist() for t in split_tensors(*narrowed(args, kwargs, 0, 2))[0]]
         shapes = [(name, t.shape, t.dtype) for name, t in parameters.tensors.items()]
         if self._differ(repr(shapes)):
             raise ValueError("the programs have different parameters in different processes; build the same in all.")
@@ -251,7 +255,7 @@ class DistributedSVI(FastSVI):
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Compare shares of a few data with the whole of them, where this tells something."""
-        total = sample_size(_length(args, kwargs))
+        total = sample_size(length(args, kwargs))
         if self.world == 1:
             return
         assert self._parameters is not None
@@ -261,7 +265,7 @@ class DistributedSVI(FastSVI):
                 return self._loss_of(rows, 2, args, kwargs)
             return self._loss_of_rows(self.model, self.guide, *args, **kwargs)
 
-        args, kwargs = _narrowed(args, kwargs, 0, total)
+        args, kwargs = narrowed(args, kwargs, 0, total)
         Sharing(evaluate, self.plate, self._parameters, lambda: _random_state(self._device)).check(total)
         self._sharable = total >= 3
 
@@ -371,20 +375,6 @@ class _Loss(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         return self._loss(*self._programs, *args, **kwargs)
-
-
-def _length(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """That of the batch."""
-    sizes = {len(t) for t in split_tensors(args, kwargs)[0] if t.dim()}
-    if len(sizes) != 1 or 0 in sizes:
-        raise ValueError(f"the tensors must have one length, that of the batch, got {sorted(sizes)}.")
-    return sizes.pop()
-
-
-def _narrowed(args: tuple[Any, ...], kwargs: dict[str, Any], start: int, stop: int) -> tuple[Any, dict[str, Any]]:
-    """The arguments for some rows of the batch."""
-    inputs, rebuild = split_tensors(args, kwargs)
-    return rebuild([t[start:stop] if t.dim() else t for t in inputs])
 
 
 def _random_state(device: torch.device) -> Tensor:

@@ -18,7 +18,7 @@ from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.infer.compiled import compile_function, explained
 from pyro_hyperbolic.infer.functional import Found, Parameters, Program
 from pyro_hyperbolic.infer.graphs import CapturedStep
-from pyro_hyperbolic.infer.marginal import iwae_estimates, log_weights
+from pyro_hyperbolic.infer.marginal import check_arguments, iwae_estimates, log_weights
 from pyro_hyperbolic.infer.modes import OutOfPlaceRandom
 from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
@@ -144,29 +144,41 @@ class EnsembleSVI:
 
     @torch.no_grad()
     def log_marginal_likelihood(
-        self, data: Tensor, num_samples: int = 5000, chunk: int = 8192, *, shared: bool = True, **options: Any
+        self,
+        *args: Any,
+        shared: bool = True,
+        num_samples: int = 5000,
+        chunk: int = 8192,
+        standard_error: bool = False,
+        progress: bool = False,
+        compile: bool = False,
+        **kwargs: Any,
     ) -> Any:
         """IWAE estimates ``(E, N)``; see :func:`log_marginal_likelihood`.
 
-        :param data: ``(N, ...)`` for all members, or, without ``shared``, ``(E, N, ...)``.
+        :param args: tensors ``(N, ...)`` for all members, or, without ``shared``, ``(E, N, ...)``; like ``kwargs``.
         :param chunk: how many triples of a member, a datum and a sample are held at a time.
         """
         if self._optimiser is None:
             raise ValueError("evaluate members after the first step, or each by itself.")
+        check_arguments(args)
         template, (model, guide) = self._parts()
+        inputs, rebuild = split_tensors(args, kwargs)
 
-        def weights(batch: tuple[Tensor, ...], count: int) -> Tensor:
-            def one(values: dict[str, Tensor], buffers: dict[str, Tensor], own: tuple[Tensor, ...]) -> Tensor:
+        def weights(batch: list[Tensor], count: int) -> Tensor:
+            def one(values: dict[str, Tensor], buffers: dict[str, Tensor], own: list[Tensor]) -> Tensor:
+                own_args, own_kwargs = rebuild(own)
                 with template.replaced(values, buffers):
-                    return log_weights(model, guide, own, {}, count)
+                    return log_weights(model, guide, own_args, own_kwargs, count)
 
             function = vmap(one, in_dims=(0, 0, None if shared else 1), randomness="different")
             with pyro.validation_enabled(False):
                 return function(self._detached(), self.buffers, batch).transpose(0, 1)
 
         # The first dimension is the one that is cut into chunks.
-        rows = data if shared else data.transpose(0, 1)
-        return iwae_estimates(weights, (rows,), num_samples, max(1, chunk // len(self)), **options)
+        rows = inputs if shared else [t.transpose(0, 1) for t in inputs]
+        pieces = max(1, chunk // len(self))
+        return iwae_estimates(weights, rows, num_samples, pieces, standard_error, progress, compile)
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters of all members, the buffers in which they differ, optimiser, schedule and step."""

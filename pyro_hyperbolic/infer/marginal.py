@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from pyro_hyperbolic.infer.arguments import length, narrowed, split_tensors
 from pyro_hyperbolic.infer.compiled import compile_function
 
 _PARTICLES = "_importance_samples"
@@ -19,14 +20,17 @@ _PARTICLES = "_importance_samples"
 _SAMPLE = -2
 
 
+ESTIMATE_OPTIONS = frozenset({"num_samples", "chunk", "progress", "compile"})
+"""The options of an estimate that are not arguments of the programs, beside ``standard_error``."""
+
+
 @torch.no_grad()
 def log_marginal_likelihood(
     model: Callable[..., Any],
     guide: Callable[..., Any],
-    data: Tensor | tuple[Tensor, ...],
+    *args: Any,
     num_samples: int = 5000,
     chunk: int = 8192,
-    *,
     standard_error: bool = False,
     progress: bool = False,
     compile: bool = False,
@@ -45,9 +49,11 @@ def log_marginal_likelihood(
     lacks is summed out if it is marked ``infer={"enumerate": "parallel"}``, as by ``TraceEnum_ELBO``; any other one, or
     one in a further plate, is an error.
 
-    :param model: called as ``model(*data, **kwargs)`` with slices of the data.
+    :param model: called as ``model(*args, **kwargs)`` with slices of the data.
     :param guide: called likewise.
-    :param data: a tensor, or a tuple of tensors, whose first dimension runs over the data.
+    :param args: as ``SVI.step`` takes them, like ``kwargs``. The first dimension of every tensor among them, in tuples,
+        lists and dictionaries too, runs over the data; tensors without dimensions and all else are passed on.
+        A number has to be passed by its keyword.
     :param num_samples: ``K``.
     :param chunk: how many pairs of a datum and a sample are held at a time, each with all values of the enumerated
         sites.
@@ -56,17 +62,29 @@ def log_marginal_likelihood(
     :param compile: compile the programs for the shape of a full chunk; worth its while on a GPU.
     :returns: estimates ``(N,)`` in float64; with ``standard_error`` a pair of such tensors.
     """
-    tensors = data if isinstance(data, tuple) else (data,)
+    check_arguments(args)
+    inputs, rebuild = split_tensors(args, kwargs)
 
-    def weights(batch: tuple[Tensor, ...], count: int) -> Tensor:
-        return log_weights(model, guide, batch, kwargs, count)
+    def weights(batch: list[Tensor], count: int) -> Tensor:
+        own_args, own_kwargs = rebuild(batch)
+        return log_weights(model, guide, own_args, own_kwargs, count)
 
-    return iwae_estimates(weights, tensors, num_samples, chunk, standard_error, progress, compile)
+    return iwae_estimates(weights, inputs, num_samples, chunk, standard_error, progress, compile)
+
+
+def check_arguments(args: tuple[Any, ...]) -> None:
+    """Refuse a number among the positional arguments, which may have been meant for ``num_samples``."""
+    for x in args:
+        if isinstance(x, (int, float)):
+            raise ValueError(
+                f"pass numbers by their keyword, got {x!r}: num_samples={x!r} if it is the number of samples, or the"
+                f" keyword that the programs have for it, such as data_size={x!r}."
+            )
 
 
 def iwae_estimates(
-    weights: Callable[[tuple[Tensor, ...], int], Tensor],
-    tensors: tuple[Tensor, ...],
+    weights: Callable[[list[Tensor], int], Tensor],
+    inputs: list[Tensor],
     num_samples: int,
     chunk: int,
     standard_error: bool = False,
@@ -74,28 +92,25 @@ def iwae_estimates(
     compile: bool = False,
 ) -> Any:
     """Accumulate log-weights ``(count, ..., N)`` over chunks; the other arguments are those of the function above."""
-    if not all(isinstance(t, Tensor) and t.dim() > 0 for t in tensors):
-        raise ValueError("data must be a tensor, or a tuple of tensors, whose first dimension runs over the data.")
-    if not tensors or any(len(t) != len(tensors[0]) for t in tensors) or len(tensors[0]) == 0:
-        raise ValueError("data must be tensors of one non-zero length: the first dimension runs over the data.")
+    size = length((inputs,), {})
     for name, value in (("num_samples", num_samples), ("chunk", chunk)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a positive integer, got {value!r}.")
-    size = len(tensors[0])
     width = max(1, chunk // num_samples)
     bar = tqdm(total=size, desc=f"IWAE-{num_samples}", disable=None if progress else True, unit=" data")
     full = min(width, size), min(num_samples, max(1, chunk // min(width, size)))
     compiled = None
     if compile:
-        example = [t[: full[0]] for t in tensors]
-        compiled = compile_function(lambda batch: weights(tuple(batch), full[1]), example)
+        ((example,), _) = narrowed((inputs,), {}, 0, full[0])
+        compiled = compile_function(lambda batch: weights(batch, full[1]), example)
     estimates, errors = [], []
     for start in range(0, size, width):
-        batch = tuple(t[start : start + width] for t in tensors)
+        ((batch,), _) = narrowed((inputs,), {}, start, start + width)
+        count_of_data = min(width, size - start)
         log_sum = log_square_sum = torch.tensor(-math.inf, dtype=torch.float64, device=batch[0].device)
-        for count in _pieces(num_samples, max(1, chunk // len(batch[0]))):
-            if compiled is not None and (len(batch[0]), count) == full:
-                piece = compiled(list(batch)).double()
+        for count in _pieces(num_samples, max(1, chunk // count_of_data)):
+            if compiled is not None and (count_of_data, count) == full:
+                piece = compiled(batch).double()
             else:
                 piece = weights(batch, count).double()
             log_sum = torch.logaddexp(log_sum, piece.logsumexp(0))
@@ -104,7 +119,7 @@ def iwae_estimates(
         # Var(log mean w) ~ Var(w) / (K E[w]^2) = sum(w^2)/sum(w)^2 - 1/K.
         relative = (log_square_sum - 2 * log_sum).exp() - 1 / num_samples
         errors.append(relative.clamp(min=0).sqrt())
-        bar.update(len(batch[0]))
+        bar.update(count_of_data)
     bar.close()
     return (torch.cat(estimates, -1), torch.cat(errors, -1)) if standard_error else torch.cat(estimates, -1)
 
@@ -130,7 +145,7 @@ def log_weights(
         # Only then, because Pyro's enumeration looks at data that a function transform does not show.
         enumerated = poutine.enum(particles(model), first_available_dim=_leftmost_plate(guide_trace, model_trace) - 1)
         model_trace = poutine.trace(poutine.replay(enumerated, trace=guide_trace)).get_trace(*args, **kwargs)
-    shape = (count, len(args[0]))
+    shape = (count, length(args, kwargs))
     factors = []
     for trace, sign in ((model_trace, 1.0), (guide_trace, -1.0)):
         trace.compute_log_prob()

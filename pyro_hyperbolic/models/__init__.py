@@ -1,16 +1,20 @@
 """Pyro programs: auto-encoders for data and for graphs, and a classifier on their embeddings."""
 
 from pyro_hyperbolic.models.classifier import EmbeddingClassifier
+from pyro_hyperbolic.models.count_vae import CountVAE
 from pyro_hyperbolic.models.latent import LAWS, EuclideanLatent, HyperbolicLatent, Latent
+from pyro_hyperbolic.models.likelihoods import LIKELIHOODS, Likelihood
 from pyro_hyperbolic.models.metrics import average_precision, roc_auc
-from pyro_hyperbolic.models.vae import LIKELIHOODS, VAE, EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic.models.vae import VAE, EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.models.vgae import VGAE, EuclideanVGAE, HyperbolicVGAE, edge_log_odds
+from pyro_hyperbolic.models.warm_up import WarmUp
 
 __all__ = [
     "LAWS",
     "LIKELIHOODS",
     "VAE",
     "VGAE",
+    "CountVAE",
     "EmbeddingClassifier",
     "EuclideanLatent",
     "EuclideanVAE",
@@ -19,6 +23,8 @@ __all__ = [
     "HyperbolicVAE",
     "HyperbolicVGAE",
     "Latent",
+    "Likelihood",
+    "WarmUp",
     "average_precision",
     "edge_log_odds",
     "roc_auc",

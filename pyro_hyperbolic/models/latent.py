@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import pyro.distributions as dist
@@ -14,6 +14,7 @@ from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
 from pyro_hyperbolic.geometry import Euclidean, Manifold, dimension
 from pyro_hyperbolic.nn import ManifoldModule
 from pyro_hyperbolic.nn.manifold import as_module
+from pyro_hyperbolic.ops.checks import check_choice
 
 LAWS: dict[str, Callable[..., Any]] = {
     "wrapped": WrappedNormal,
@@ -137,9 +138,3 @@ def _check_dimension(given: Any, manifold: Manifold, dim: int) -> None:
     if isinstance(given, str) and dimension(given) != dim:
         raise ValueError(f"latent_dim must be the dimension {dimension(given)} of {given!r}, got {dim}.")
     manifold.ambient_dim(dim)  # a product refuses a dimension that is not its own
-
-
-def check_choice(name: str, value: str, choices: Collection[str]) -> None:
-    """Refuse a name that is not among the choices."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {sorted(choices)}, got {value!r}.")

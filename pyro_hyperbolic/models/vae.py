@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyro
-import pyro.distributions as dist
 import torch
+from pyro import poutine
 from pyro.infer.util import is_validation_enabled
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyro_hyperbolic.geometry import Euclidean, Manifold
-from pyro_hyperbolic.models.latent import HyperbolicLatent, Latent, check_choice
+from pyro_hyperbolic.models.latent import HyperbolicLatent, Latent
+from pyro_hyperbolic.models.likelihoods import Likelihood, build_likelihood
 from pyro_hyperbolic.models.params import register
-from pyro_hyperbolic.nn import Decoder, Encoder, ManifoldModule, build_decoder
+from pyro_hyperbolic.models.warm_up import WarmUp
+from pyro_hyperbolic.nn import Covariates, Decoder, Encoder, ManifoldModule, build_decoder
 from pyro_hyperbolic.ops.checks import inspectable
 
-
-def _bernoulli(output: Tensor) -> Any:
-    # Grey levels are allowed as targets, as in the paper: the log-density is the negative cross entropy.
-    return dist.Bernoulli(logits=output, validate_args=False)
-
-
-def _normal(output: Tensor) -> Any:
-    return dist.Normal(output, 1.0)
-
-
-LIKELIHOODS: dict[str, Callable[[Tensor], Any]] = {"bernoulli": _bernoulli, "normal": _normal}
-"""Likelihoods by name: from the decoder's output to a law of the data."""
+Values = Mapping[str, Tensor]
 
 
 class VAE(PyroModule):
@@ -40,85 +33,233 @@ class VAE(PyroModule):
     * ``x``: data ``(N, *data_shape)``; ``None`` in the model draws the data instead of observing it;
     * ``data_size``: the size of the whole data set when ``x`` is a minibatch of it: log-densities are scaled by
       ``data_size / N``. With ``x = None``, the number of data to draw;
-    * ``subsample_size``: draw a minibatch of this size from ``x`` inside the program, with Pyro's own subsampling.
+    * ``subsample_size``: draw a minibatch of this size from ``x`` inside the program, with Pyro's own subsampling;
+    * ``covariates``: values ``(N, ...)`` by name, where the model has covariates. Encoder and decoder are given them;
+    * ``size_factors``: positive numbers ``(N,)`` by which the means of counts are multiplied.
+
+    :param encoder: a module from data, and features of the covariates where there are any, to the location
+        ``(N, latent_dim)`` and the positive scale ``(N, latent.scale_dim)`` of a posterior.
+    :param decoder: a :class:`~pyro_hyperbolic.nn.Decoder`, or any module from points ``(N, D)``, and features where
+        there are any, to what the likelihood takes.
+    :param latent: the latent space.
+    :param likelihood: a name in ``LIKELIHOODS``, a :class:`Likelihood`, or a function from the decoder's output, and
+        the keyword ``size_factors`` where they are given, to a Pyro distribution.
+    :param data_shape: shape of a datum; by default the decoder's.
+    :param covariates: what is known of every datum.
+    :param beta: weight of prior and posterior in the ELBO, a positive number, or a schedule that :meth:`warm_up`
+        follows. It is a buffer: trainers that capture or compile their steps see it change. ``None`` is the plain ELBO.
     """
+
+    beta: Tensor | None
+    decoder: Any
 
     def __init__(
         self,
         encoder: nn.Module,
-        decoder: Decoder,
+        decoder: nn.Module,
         latent: Latent,
-        likelihood: str,
+        likelihood: str | Likelihood | Callable[..., Any],
+        data_shape: tuple[int, ...] | None = None,
+        covariates: Covariates | None = None,
+        beta: float | WarmUp | None = None,
     ) -> None:
         super().__init__()
-        check_choice("likelihood", likelihood, LIKELIHOODS)
+        if data_shape is None:
+            if not isinstance(decoder, Decoder):
+                raise ValueError("data_shape must be given with a decoder of your own.")
+            data_shape = decoder.data_shape
+        self.data_shape = data_shape
         self.encoder = encoder
         self.decoder = decoder
-        self.likelihood = likelihood
         self.latent = latent
+        self.likelihood = build_likelihood(likelihood, data_shape)
+        self.covariates = covariates
+        self._schedule = beta if isinstance(beta, WarmUp) else None
+        self.register_buffer("beta", None if beta is None else torch.tensor(_positive_weight(beta)))
 
     def prior(self) -> Any:
         """The law p(z) of one latent."""
         return self.latent.prior()
 
-    def encode(self, x: Tensor) -> Any:
+    def encode(self, x: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Any:
         """The posterior q(z | x), batch shape ``(N,)``."""
-        return self.latent.posterior(*self.encoder(x))
+        x = self._as_float(x)
+        sizes = self._sizes(self.size_factors(x) if size_factors is None else size_factors)
+        parameters = self.encoder(self.likelihood.encoder_input(x, sizes), *self._features(covariates))
+        if not isinstance(self.encoder, Encoder):
+            self._check_posterior(parameters, x)
+        return self.latent.posterior(*parameters)
 
-    def decode(self, z: Tensor) -> Any:
-        """The likelihood p(x | z), event shape ``data_shape``."""
-        law = LIKELIHOODS[self.likelihood](self.decoder(z))
-        return law.to_event(len(self.decoder.data_shape))
+    def decode(self, z: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Any:
+        """The likelihood p(x | z), event shape ``data_shape``.
 
-    def model(self, x: Tensor | None = None, data_size: int | None = None, subsample_size: int | None = None) -> Tensor:
+        With other covariates than those that ``z`` was encoded with, it is that of what the data would have been.
+        Values without a dimension hold for all points.
+        """
+        output = self._output(z, *self._features(covariates))
+        law = self.likelihood(output, self._sizes(size_factors))
+        law = law.to_event(max(0, len(law.batch_shape) - z.dim() + 1))
+        if law.event_shape != self.data_shape:
+            raise ValueError(
+                f"likelihood must give a distribution of data of shape {self.data_shape}, got {tuple(law.event_shape)};"
+                " see what the decoder gives for one point."
+            )
+        return law
+
+    def model(
+        self,
+        x: Tensor | None = None,
+        data_size: int | None = None,
+        subsample_size: int | None = None,
+        *,
+        covariates: Values | None = None,
+        size_factors: Tensor | None = None,
+    ) -> Tensor:
         """The joint law of latents and data; see the class for the arguments."""
-        register(latent=self.latent, decoder=self.decoder)
-        with self._plate(x, data_size, subsample_size) as index:
-            z = self.sample_latent()
-            observed = None if x is None else self._batch(x, index, subsample_size)
-            if observed is not None and self.likelihood == "bernoulli":
-                _check_grey_levels(observed)
-            pyro.sample("x", self.decode(z), obs=observed)
+        self._register(decoder=self.decoder, likelihood=self.likelihood)
+        with self._plate(x, data_size, subsample_size, covariates, size_factors) as index:
+            with self._weight():
+                z = self.sample_latent()
+            index = None if subsample_size is None else index
+            extra = _rows(index, covariates=covariates, size_factors=size_factors)
+            observed = None
+            if x is not None:
+                observed = self._as_float(x if index is None else x[index])
+                if is_validation_enabled() and inspectable(observed):
+                    self.likelihood.check(observed)
+                if extra["size_factors"] is None:
+                    extra["size_factors"] = self.size_factors(observed)
+            pyro.sample("x", self.decode(z, **extra), obs=observed)
         return z
 
     def sample_latent(self) -> Tensor:
         """The site ``"z"`` of the model, inside its plate; a subclass may add the sites that it depends on."""
         return pyro.sample("z", self.prior())
 
-    def guide(self, x: Tensor, data_size: int | None = None, subsample_size: int | None = None) -> Tensor:
+    def guide(
+        self,
+        x: Tensor,
+        data_size: int | None = None,
+        subsample_size: int | None = None,
+        *,
+        covariates: Values | None = None,
+        size_factors: Tensor | None = None,
+    ) -> Tensor:
         """The variational posterior; see the class for the arguments."""
-        register(latent=self.latent, encoder=self.encoder)
-        with self._plate(x, data_size, subsample_size) as index:
-            return pyro.sample("z", self.encode(self._batch(x, index, subsample_size)))
+        self._register(encoder=self.encoder)
+        with self._plate(x, data_size, subsample_size, covariates, size_factors) as index:
+            index = None if subsample_size is None else index
+            batch = _rows(index, x=x, covariates=covariates, size_factors=size_factors)
+            with self._weight():
+                return pyro.sample("z", self.encode(**batch))
+
+    def size_factors(self, x: Tensor) -> Tensor | None:
+        """The size factors ``(N,)`` of data for which none are given; here there are none."""
+        return None
+
+    def warm_up(self, step: int) -> None:
+        """Set the weight of the divergence to that of a step of the schedule ``beta``, the first of which is 0."""
+        if self._schedule is None or self.beta is None:
+            raise ValueError("this model has no schedule; give it one, as in beta=WarmUp(num_steps=1000).")
+        self.beta.fill_(self._schedule(step))
 
     @torch.no_grad()
-    def reconstruct(self, x: Tensor) -> Tensor:
+    def reconstruct(self, x: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Tensor:
         """The mean of p(x | z) at the posterior mean, shaped as ``x``."""
-        return self.decode(self.encode(x).mean).mean
+        z = self.encode(x, covariates=covariates, size_factors=size_factors).mean
+        size_factors = self.size_factors(self._as_float(x)) if size_factors is None else size_factors
+        return self.decode(z, covariates=covariates, size_factors=size_factors).mean
 
     @torch.no_grad()
-    def generate(self, n: int) -> Tensor:
+    def generate(self, n: int, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Tensor:
         """Means of p(x | z) for ``n`` draws from the prior, ``(n, *data_shape)``."""
-        return self.decode(self.prior().sample((n,))).mean
+        return self.decode(self.prior().sample((n,)), covariates=covariates, size_factors=size_factors).mean
 
     @torch.no_grad()
     def init_output_bias(self, x: Tensor) -> None:
         """Set the bias of the last layer so that the decoder starts at the mean of the data (the paper's appendix)."""
-        mean = x.flatten(x.dim() - len(self.decoder.data_shape)).mean(0)
-        if self.likelihood == "bernoulli":
-            # A pixel that is always 0 has no finite logit; half a count in the data is the usual remedy.
-            count = 0.5 / len(x)
-            mean = torch.logit((mean * (1 - 2 * count) + count).clamp(count, 1 - count))
-        self.decoder.output.bias.copy_(mean)
+        if not isinstance(self.decoder, Decoder):
+            raise ValueError("init_output_bias needs a decoder by name, whose last layer has one bias per output.")
+        x = self._as_float(x)
+        sizes = self._sizes(self.size_factors(x))
+        mean = (x if sizes is None else x / sizes).flatten(0, x.dim() - len(self.data_shape) - 1).mean(0)
+        self.decoder.output.bias.copy_(self.likelihood.start(mean, len(x)).flatten())
 
-    def _plate(self, x: Tensor | None, data_size: int | None, subsample_size: int | None) -> Any:
+    def _register(self, **modules: nn.Module) -> None:
+        register(latent=self.latent, **modules)
+        if self.covariates is not None:
+            register(covariates=self.covariates)
+
+    def _weight(self) -> Any:
+        return contextlib.nullcontext() if self.beta is None else poutine.scale(scale=self.beta)
+
+    def _as_float(self, x: Tensor) -> Tensor:
+        return x if x.is_floating_point() else x.to(self.latent.log_scale.dtype)
+
+    def _features(self, covariates: Values | None) -> tuple[Tensor, ...]:
+        """What encoder and decoder are given beside their first argument."""
+        if (self.covariates is None) != (covariates is None):
+            names = [] if self.covariates is None else sorted(self.covariates.parts)
+            raise ValueError(f"covariates must be those that the model was built with, {names}, got {covariates!r}.")
+        if self.covariates is None:
+            return ()
+        return (self.covariates(covariates).to(self.latent.log_scale.dtype),)
+
+    def _sizes(self, size_factors: Tensor | None) -> Tensor | None:
+        """Size factors that broadcast with data."""
+        if size_factors is None:
+            return None
+        if not self.likelihood.takes_size_factors:
+            raise ValueError(
+                "size_factors scale the means of counts; this likelihood has none. Leave them out, or use likelihood"
+                " 'negative_binomial' or 'poisson'."
+            )
+        if is_validation_enabled() and inspectable(size_factors):
+            wrong = ~((size_factors > 0) & (size_factors < math.inf))
+            if bool(wrong.any()):
+                raise ValueError(f"size_factors must be positive numbers, got {size_factors[wrong][0].item():g}.")
+        return self._as_float(size_factors).reshape(size_factors.shape + (1,) * len(self.data_shape))
+
+    def _output(self, z: Tensor, *features: Tensor) -> Tensor:
+        if isinstance(self.decoder, Decoder):
+            return self.decoder(z, *features)
+        # Convolutions know one dimension of data, and programs run with several.
+        batch = z.shape[:-1]
+        flat = [f.expand(*batch, f.shape[-1]).flatten(0, -2) for f in features]
+        output = self.decoder(z.reshape(-1, z.shape[-1]), *flat)
+        if output.shape[:1] != (math.prod(batch),):
+            raise ValueError(f"decoder must keep the number of data {math.prod(batch)}, got {tuple(output.shape)}.")
+        return output.unflatten(0, batch) if batch else output.squeeze(0)
+
+    def _check_posterior(self, parameters: Any, x: Tensor) -> None:
+        batch = x.shape[: x.dim() - len(self.data_shape)]
+        wanted = [(*batch, self.latent.dim), (*batch, self.latent.scale_dim)]
+        is_pair = isinstance(parameters, (tuple, list)) and all(isinstance(t, Tensor) for t in parameters)
+        got = [tuple(t.shape) for t in parameters] if is_pair else type(parameters).__name__
+        if got != wanted:
+            raise ValueError(f"encoder must return a location and a scale of shapes {wanted}, got {got}.")
+
+    def _plate(
+        self,
+        x: Tensor | None,
+        data_size: int | None,
+        subsample_size: int | None,
+        covariates: Values | None,
+        size_factors: Tensor | None,
+    ) -> Any:
         if subsample_size is not None and (x is None or data_size is not None):
             raise ValueError("subsample_size draws from the whole data x: give x, and no data_size.")
+        extra = {f"covariates[{name!r}]": value for name, value in (covariates or {}).items()}
+        extra |= {} if size_factors is None else {"size_factors": size_factors}
+        lengths = {name: len(value) for name, value in extra.items() if value.dim()}
         if x is None:
-            return pyro.plate("data", 1 if data_size is None else data_size)
-        shape = self.decoder.data_shape
+            size = data_size if data_size is not None else max(lengths.values(), default=1)
+            _check_lengths(lengths, size, "data to draw")
+            return pyro.plate("data", size)
+        shape = self.data_shape
         if x.shape[1:] != shape:
             raise ValueError(f"x must have shape (N, {', '.join(map(str, shape))}), got {tuple(x.shape)}.")
+        _check_lengths(lengths, len(x), "data of x")
         if subsample_size is not None:
             return pyro.plate("data", len(x), subsample_size=subsample_size, device=x.device)
         if data_size is None:
@@ -126,10 +267,6 @@ class VAE(PyroModule):
         if data_size < len(x):
             raise ValueError(f"data_size must be at least the {len(x)} data of the minibatch x, got {data_size}.")
         return pyro.plate("data", data_size, subsample=torch.arange(len(x), device=x.device))
-
-    @staticmethod
-    def _batch(x: Tensor, index: Tensor, subsample_size: int | None) -> Tensor:
-        return x if subsample_size is None else x[index]
 
 
 class HyperbolicVAE(VAE):
@@ -148,12 +285,20 @@ class HyperbolicVAE(VAE):
     :param hidden_dim: width of the hidden layers.
     :param prior: ``"wrapped"`` or ``"riemannian"``.
     :param posterior: ``"wrapped"`` or ``"riemannian"``.
-    :param decoder: ``"gyroplane"`` (the paper's), ``"logmap"``, ``"mlp"`` or ``"mobius"``.
-    :param likelihood: ``"bernoulli"`` (grey levels allowed) or ``"normal"`` (unit variance).
+    :param decoder: ``"gyroplane"`` (the paper's), ``"logmap"``, ``"mlp"`` or ``"mobius"``; or a module of yours, see
+        :class:`VAE`.
+    :param likelihood: ``"bernoulli"`` (grey levels allowed), ``"normal"`` (unit variance), any other name in
+        ``LIKELIHOODS``, a :class:`Likelihood` or a function; see :class:`VAE`.
     :param prior_scale: :math:`\sigma_0`.
     :param posterior_scale: ``"isotropic"`` (the paper's) or ``"diagonal"`` (wrapped posterior only).
     :param latent_dtype: dtype of the latent arithmetic; that of the networks by default.
     :param learn_prior_scale: learn :math:`\sigma_0`, starting from ``prior_scale``.
+    :param encoder: a module of yours, see :class:`VAE`; :class:`~pyro_hyperbolic.nn.Encoder` by default.
+    :param num_hidden_layers: of encoder and decoder each, where they are not yours.
+    :param activation: of these, a name in :data:`~pyro_hyperbolic.nn.networks.ACTIVATIONS` or what makes a module.
+    :param dropout: share of the hidden units that are dropped while training. Call ``eval()`` before evaluations.
+    :param covariates: what is known of every datum beside ``x``.
+    :param beta: weight of the divergence; see :class:`VAE`.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> vae = HyperbolicVAE(PoincareBall(1.4), 2, (28, 28))
@@ -173,23 +318,32 @@ class HyperbolicVAE(VAE):
         hidden_dim: int = 600,
         prior: str = "wrapped",
         posterior: str = "wrapped",
-        decoder: str = "gyroplane",
-        likelihood: str = "bernoulli",
+        decoder: str | nn.Module = "gyroplane",
+        likelihood: str | Likelihood | Callable[..., Any] = "bernoulli",
         prior_scale: float = 1.0,
         posterior_scale: str = "isotropic",
         latent_dtype: torch.dtype | None = None,
         learn_prior_scale: bool = False,
+        *,
+        encoder: nn.Module | None = None,
+        num_hidden_layers: int = 1,
+        activation: str | Callable[[], nn.Module] = "relu",
+        dropout: float = 0.0,
+        covariates: Covariates | None = None,
+        beta: float | WarmUp | None = None,
     ) -> None:
         shape = _as_shape(data_shape)
         latent = HyperbolicLatent(
             manifold, latent_dim, prior, posterior, prior_scale, posterior_scale, learn_prior_scale, latent_dtype
         )
-        super().__init__(
-            encoder=Encoder(shape, hidden_dim, latent_dim, latent.scale_dim),
-            decoder=build_decoder(decoder, latent.manifold, latent_dim, hidden_dim, shape),
-            latent=latent,
-            likelihood=likelihood,
-        )
+        law = build_likelihood(likelihood, shape)
+        layers: dict[str, Any] = {"num_hidden_layers": num_hidden_layers, "activation": activation, "dropout": dropout}
+        layers["condition_dim"] = 0 if covariates is None else covariates.size
+        if encoder is None:
+            encoder = Encoder(shape, hidden_dim, latent_dim, latent.scale_dim, **layers)
+        if isinstance(decoder, str):
+            decoder = build_decoder(decoder, latent.manifold, latent_dim, hidden_dim, law.output_shape, **layers)
+        super().__init__(encoder, decoder, latent, law, shape, covariates, beta)
 
     @property
     def manifold(self) -> Manifold:
@@ -211,32 +365,43 @@ class EuclideanVAE(HyperbolicVAE):
         latent_dim: int,
         data_shape: tuple[int, ...] | int,
         hidden_dim: int = 600,
-        likelihood: str = "bernoulli",
+        likelihood: str | Likelihood | Callable[..., Any] = "bernoulli",
         prior_scale: float = 1.0,
         posterior_scale: str = "isotropic",
         learn_prior_scale: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(
             Euclidean(),
             latent_dim,
             data_shape,
             hidden_dim,
-            decoder="mlp",
             likelihood=likelihood,
             prior_scale=prior_scale,
             posterior_scale=posterior_scale,
             learn_prior_scale=learn_prior_scale,
+            **{"decoder": "mlp"} | options,
         )
 
 
-def _check_grey_levels(x: Tensor) -> None:
-    """What the support of the Bernoulli law would check, had it not to let grey levels pass."""
-    if is_validation_enabled() and inspectable(x) and not bool(((x >= 0) & (x <= 1)).all()):
-        low, high = x.min().item(), x.max().item()
-        raise ValueError(
-            f"x must lie in [0, 1] for the Bernoulli likelihood, got values from {low:g} to {high:g}; scale grey levels"
-            " (divide bytes by 255), or use likelihood='normal'."
-        )
+def _positive_weight(beta: float | WarmUp) -> float:
+    weight = beta(0) if isinstance(beta, WarmUp) else beta
+    if not (isinstance(weight, (int, float)) and 0 < weight < math.inf):
+        raise ValueError(f"beta must be a positive number or a WarmUp, got {beta!r}.")
+    return float(weight)
+
+
+def _rows(index: Tensor | None, **values: Any) -> dict[str, Any]:
+    """Tensors, and dictionaries of them, at an index; ``None`` of either is all."""
+    if index is None:
+        return values
+    return torch.utils._pytree.tree_map_only(Tensor, lambda t: t[index] if t.dim() else t, values)
+
+
+def _check_lengths(lengths: dict[str, int], size: int, what: str) -> None:
+    for name, length in lengths.items():
+        if length != size:
+            raise ValueError(f"{name} must have one value for each of the {size} {what}, got {length}.")
 
 
 def _as_shape(data_shape: tuple[int, ...] | int) -> tuple[int, ...]:

@@ -1,13 +1,19 @@
-"""Layers and networks: gyroplanes, Möbius maps, encoders, decoders, graph convolution, learnable curvature."""
+"""Layers and networks: gyroplanes, Möbius maps, encoders, decoders, covariates, graph convolution, curvature."""
 
+from pyro_hyperbolic.nn.covariates import Continuous, Covariate, Covariates, Embedding, OneHot
 from pyro_hyperbolic.nn.graph import GCNConv, GraphAdjacency
 from pyro_hyperbolic.nn.linear import Exp0, GyroplaneLinear, Log0, MobiusLinear
 from pyro_hyperbolic.nn.manifold import ManifoldModule
-from pyro_hyperbolic.nn.networks import DECODERS, Decoder, Encoder, build_decoder, mlp
+from pyro_hyperbolic.nn.networks import ACTIVATIONS, DECODERS, Decoder, Encoder, build_decoder, mlp
 
 __all__ = [
+    "ACTIVATIONS",
     "DECODERS",
+    "Continuous",
+    "Covariate",
+    "Covariates",
     "Decoder",
+    "Embedding",
     "Encoder",
     "Exp0",
     "GCNConv",
@@ -16,6 +22,7 @@ __all__ = [
     "Log0",
     "ManifoldModule",
     "MobiusLinear",
+    "OneHot",
     "build_decoder",
     "mlp",
 ]

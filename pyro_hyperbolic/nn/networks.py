@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,48 +12,131 @@ from torch.nn import functional as F
 from pyro_hyperbolic.geometry import Lorentz
 from pyro_hyperbolic.nn.linear import GyroplaneLinear, Log0, MobiusLinear
 from pyro_hyperbolic.nn.manifold import ManifoldModule
+from pyro_hyperbolic.ops.checks import check_choice
+
+Layers = Callable[[], list[nn.Module]]
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "leaky_relu": nn.LeakyReLU,
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "softplus": nn.Softplus,
+    "tanh": nn.Tanh,
+}
+"""Functions between the layers of a network, by name."""
 
 
-def mlp(*sizes: int) -> nn.Sequential:
-    """Linear layers of the given sizes with ReLU between them."""
+def hidden_layers(
+    widths: Sequence[int], activation: str | Callable[[], nn.Module] = "relu", dropout: float = 0.0
+) -> list[nn.Module]:
+    """An activation, and dropout where asked for, after each of some hidden layers and the linear maps between them.
+
+    :param widths: of the hidden layers.
+    :param activation: a name in ``ACTIVATIONS``, or what makes a module.
+    :param dropout: share of the units that are dropped while training.
+    """
+    if isinstance(activation, str):
+        check_choice("activation", activation, ACTIVATIONS)
+        activation = ACTIVATIONS[activation]
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be at least 0 and less than 1, got {dropout!r}.")
     layers: list[nn.Module] = []
-    for a, b in itertools.pairwise(sizes):
-        layers += [nn.Linear(a, b), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+    for i, width in enumerate(widths):
+        layers += [nn.Linear(widths[i - 1], width)] if i else []
+        layers.append(activation())
+        layers += [nn.Dropout(dropout)] if dropout else []
+    return layers
+
+
+def mlp(*sizes: int, activation: str | Callable[[], nn.Module] = "relu", dropout: float = 0.0) -> nn.Sequential:
+    """Linear layers of the given sizes with an activation, ReLU by default, between them."""
+    first, *hidden, last = sizes
+    if not hidden:
+        return nn.Sequential(nn.Linear(first, last))
+    inner = nn.Linear(first, hidden[0])
+    return nn.Sequential(inner, *hidden_layers(hidden, activation, dropout), nn.Linear(hidden[-1], last))
 
 
 class Encoder(nn.Module):
     """Data to the parameters of a posterior: a Euclidean location and a positive scale.
 
     :param data_shape: event shape of a datum.
-    :param hidden_dim: width of the hidden layer.
+    :param hidden_dim: width of the hidden layers.
     :param latent_dim: size of the location.
     :param scale_dim: size of the scale: 1 (isotropic) or ``latent_dim`` (diagonal).
+    :param num_hidden_layers: how many.
+    :param activation: as in :func:`mlp`, like ``dropout``.
+    :param condition_dim: size of what the data are read with, the second argument of a call: features of covariates.
+    :param trunk: a module of yours in the place of the hidden layers, for example of convolutions: from data, and
+        conditions where there are any, to ``(..., hidden_dim)``. The options of the layers do not concern it.
+
+    >>> convolution = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Flatten())
+    >>> encoder = Encoder((1, 9, 9), 64, latent_dim=2, scale_dim=1, trunk=convolution)
+    >>> loc, scale = encoder(torch.rand(5, 1, 9, 9))
+    >>> loc.shape, scale.shape
+    (torch.Size([5, 2]), torch.Size([5, 1]))
     """
 
-    def __init__(self, data_shape: tuple[int, ...], hidden_dim: int, latent_dim: int, scale_dim: int) -> None:
+    def __init__(
+        self,
+        data_shape: tuple[int, ...],
+        hidden_dim: int,
+        latent_dim: int,
+        scale_dim: int,
+        *,
+        num_hidden_layers: int = 1,
+        activation: str | Callable[[], nn.Module] = "relu",
+        dropout: float = 0.0,
+        condition_dim: int = 0,
+        trunk: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.data_shape = data_shape
-        self.trunk = nn.Sequential(nn.Linear(math.prod(data_shape), hidden_dim), nn.ReLU())
+        self._flattens = trunk is None
+        if trunk is None:
+            _check_depth(num_hidden_layers)
+            inner = nn.Linear(math.prod(data_shape) + condition_dim, hidden_dim)
+            trunk = nn.Sequential(inner, *hidden_layers([hidden_dim] * num_hidden_layers, activation, dropout))
+        self.trunk = trunk
         self.loc = nn.Linear(hidden_dim, latent_dim)
         self.scale = nn.Linear(hidden_dim, scale_dim)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.trunk(x.flatten(x.dim() - len(self.data_shape)))
+    def forward(self, x: Tensor, conditions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if self._flattens:
+            x = x.flatten(x.dim() - len(self.data_shape))
+            hidden = self.trunk(x if conditions is None else torch.cat([x, conditions], -1))
+        else:
+            hidden = self.trunk(x) if conditions is None else self.trunk(x, conditions)
         return self.loc(hidden), F.softplus(self.scale(hidden))
 
 
 class Decoder(nn.Module):
     """Latent points to data: a first layer that knows the geometry, then an ordinary network.
 
-    The first layer computes in the dtype of the latents, the network in that of its parameters.
+    The first layer computes in the dtype of the latents, the network in that of its parameters. Conditions, the second
+    argument of a call, are mapped linearly and added to the first hidden layer before its activation, as if they
+    had been further inputs of a linear layer.
+
+    :param embed: the first layer.
+    :param network: the others; the last is linear.
+    :param data_shape: shape of the output.
+    :param condition_dim: size of the conditions.
     """
 
-    def __init__(self, embed: nn.Module, network: nn.Sequential, data_shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, embed: nn.Module, network: nn.Sequential, data_shape: tuple[int, ...], condition_dim: int = 0
+    ) -> None:
         super().__init__()
         self.embed = embed
         self.network = network
         self.data_shape = data_shape
+        # Where the network begins with a linear layer, this one makes the hidden units; else the embedding does.
+        self._inner = 1 if isinstance(network[0], nn.Linear) else 0
+        if condition_dim:
+            width = next(layer.in_features for layer in list(network)[self._inner :] if isinstance(layer, nn.Linear))
+            self.condition = nn.Linear(condition_dim, width, bias=False)
 
     @property
     def output(self) -> nn.Linear:
@@ -63,31 +145,40 @@ class Decoder(nn.Module):
         assert isinstance(last, nn.Linear)
         return last
 
-    def forward(self, z: Tensor) -> Tensor:
-        flat = self.network(self.embed(z).to(self.output.weight.dtype))
-        return flat.unflatten(-1, self.data_shape)
+    def forward(self, z: Tensor, conditions: Tensor | None = None) -> Tensor:
+        hidden = self.embed(z).to(self.output.weight.dtype)
+        for i, layer in enumerate(self.network):
+            if i == self._inner and conditions is not None:
+                hidden = hidden + self.condition(conditions)
+            hidden = layer(hidden)
+        return hidden.unflatten(-1, self.data_shape)
 
 
-def _gyroplane(manifold: ManifoldModule, latent_dim: int, hidden_dim: int, out: int) -> tuple[nn.Module, nn.Sequential]:
-    head = nn.Sequential(nn.ReLU(), nn.Linear(hidden_dim, out))
-    return GyroplaneLinear(latent_dim, hidden_dim, manifold), head
+def _gyroplane(
+    manifold: ManifoldModule, latent_dim: int, hidden_dim: int, rest: Layers
+) -> tuple[nn.Module, list[nn.Module]]:
+    layers = rest()  # before the gyroplanes: a seed gives the weights that it always gave
+    return GyroplaneLinear(latent_dim, hidden_dim, manifold), layers
 
 
-def _mobius(manifold: ManifoldModule, latent_dim: int, hidden_dim: int, out: int) -> tuple[nn.Module, nn.Sequential]:
-    embed = nn.Sequential(MobiusLinear(latent_dim, hidden_dim, manifold), Log0(manifold))
-    return embed, nn.Sequential(nn.ReLU(), nn.Linear(hidden_dim, out))
+def _mobius(
+    manifold: ManifoldModule, latent_dim: int, hidden_dim: int, rest: Layers
+) -> tuple[nn.Module, list[nn.Module]]:
+    return nn.Sequential(MobiusLinear(latent_dim, hidden_dim, manifold), Log0(manifold)), rest()
 
 
-def _logmap(manifold: ManifoldModule, latent_dim: int, hidden_dim: int, out: int) -> tuple[nn.Module, nn.Sequential]:
-    return Log0(manifold), mlp(latent_dim, hidden_dim, out)
+def _logmap(
+    manifold: ManifoldModule, latent_dim: int, hidden_dim: int, rest: Layers
+) -> tuple[nn.Module, list[nn.Module]]:
+    return Log0(manifold), [nn.Linear(latent_dim, hidden_dim), *rest()]
 
 
-def _mlp(manifold: ManifoldModule, latent_dim: int, hidden_dim: int, out: int) -> tuple[nn.Module, nn.Sequential]:
+def _mlp(manifold: ManifoldModule, latent_dim: int, hidden_dim: int, rest: Layers) -> tuple[nn.Module, list[nn.Module]]:
     leaves = manifold().leaves(latent_dim)
     has_hyperboloid = any(isinstance(leaf, Lorentz) for leaf, _ in leaves)
     size = sum(dim if isinstance(leaf, Lorentz) else leaf.ambient_dim(dim) for leaf, dim in leaves)
     embed = BallCoordinates(manifold, latent_dim) if has_hyperboloid else nn.Identity()
-    return embed, mlp(size, hidden_dim, out)
+    return embed, [nn.Linear(size, hidden_dim), *rest()]
 
 
 class BallCoordinates(nn.Module):
@@ -109,7 +200,7 @@ class BallCoordinates(nn.Module):
         return torch.cat([leaf.to_poincare(p) if isinstance(leaf, Lorentz) else p for (leaf, _), p in points], -1)
 
 
-DECODERS: dict[str, Callable[[ManifoldModule, int, int, int], tuple[nn.Module, nn.Sequential]]] = {
+DECODERS: dict[str, Callable[[ManifoldModule, int, int, Layers], tuple[nn.Module, list[nn.Module]]]] = {
     "gyroplane": _gyroplane,
     "logmap": _logmap,
     "mlp": _mlp,
@@ -119,10 +210,29 @@ DECODERS: dict[str, Callable[[ManifoldModule, int, int, int], tuple[nn.Module, n
 
 
 def build_decoder(
-    name: str, manifold: ManifoldModule, latent_dim: int, hidden_dim: int, data_shape: tuple[int, ...]
+    name: str,
+    manifold: ManifoldModule,
+    latent_dim: int,
+    hidden_dim: int,
+    data_shape: tuple[int, ...],
+    *,
+    num_hidden_layers: int = 1,
+    activation: str | Callable[[], nn.Module] = "relu",
+    dropout: float = 0.0,
+    condition_dim: int = 0,
 ) -> Decoder:
-    """The decoder of that name; see ``DECODERS``."""
-    if name not in DECODERS:
-        raise ValueError(f"decoder must be one of {sorted(DECODERS)}, got {name!r}.")
-    embed, network = DECODERS[name](manifold, latent_dim, hidden_dim, math.prod(data_shape))
-    return Decoder(embed, network, data_shape)
+    """The decoder of that name in ``DECODERS``; the other arguments are those of :class:`Encoder`."""
+    check_choice("decoder", name, DECODERS)
+    _check_depth(num_hidden_layers)
+
+    def rest() -> list[nn.Module]:
+        hidden = hidden_layers([hidden_dim] * num_hidden_layers, activation, dropout)
+        return [*hidden, nn.Linear(hidden_dim, math.prod(data_shape))]
+
+    embed, layers = DECODERS[name](manifold, latent_dim, hidden_dim, rest)
+    return Decoder(embed, nn.Sequential(*layers), data_shape, condition_dim)
+
+
+def _check_depth(num_hidden_layers: int) -> None:
+    if not isinstance(num_hidden_layers, int) or num_hidden_layers < 1:
+        raise ValueError(f"num_hidden_layers must be an integer >= 1, got {num_hidden_layers!r}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
@@ -47,3 +49,9 @@ def at_least_float32(x: Tensor) -> Tensor:
 def validating() -> bool:
     """Whether torch validates distributions by default, which ``pyro.enable_validation`` sets."""
     return torch.distributions.Distribution._validate_args
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
+    """Refuse a name that is not among the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {sorted(choices)}, got {value!r}.")

@@ -110,7 +110,7 @@ def test_marginal_likelihood_sums_the_components_out(vae: Any) -> None:
     estimates = []
     for program in (vae.model, marginal(vae)):
         pyro.set_rng_seed(0)
-        estimates.append(log_marginal_likelihood(program, vae.guide, x, 30))
+        estimates.append(log_marginal_likelihood(program, vae.guide, x, num_samples=30))
     same(*estimates, 1e-5)
 
 

@@ -19,10 +19,12 @@ import torch.multiprocessing as mp
 from pyro.infer import RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import DistributedSVI, DReG_ELBO, FastSVI
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic.nn import Covariates, Embedding, OneHot
 
 DATA = torch.randn(8, 5, generator=torch.Generator().manual_seed(1))
 # The last one leaves processes without data.
@@ -61,10 +63,29 @@ def vae(law: str) -> Callable[[], Any]:
     return lambda: HyperbolicVAE(PoincareBall(0.7), 2, 5, hidden_dim=4, likelihood="normal", prior=law, posterior=law)
 
 
+class Counts(HyperbolicVAE):
+    """Counts, made of the data, with covariates and size factors."""
+
+    def __init__(self) -> None:
+        covariates = Covariates(batch=OneHot(2), donor=Embedding(3, 2))
+        options = {"hidden_dim": 4, "likelihood": "negative_binomial", "covariates": covariates, "beta": 0.5}
+        super().__init__(PoincareBall(0.7), 2, 5, **options)
+
+    def model(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return super().model(x.exp().round(), *args, **kwargs)
+
+    def guide(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return super().guide(x.exp().round(), *args, **kwargs)
+
+
 def several(loss: type, count: int, **options: Any) -> Callable[[], Any]:
     return lambda: loss(num_particles=count, vectorize_particles=True, max_plate_nesting=1, **options)
 
 
+EXTRA = {
+    "covariates": {"batch": torch.arange(8) % 2, "donor": torch.arange(8) % 3},
+    "size_factors": 0.5 + torch.arange(8) / 8,
+}
 CLIPPED = {"lr": 1e-2}, {"clip_norm": 1.0}
 # Name to programs, loss, what the steps are given besides, and the plate.
 CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any], dict[str, Any], str]] = {
@@ -73,6 +94,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any], dict[str, Any], str
     "riemannian, importance-weighted": (vae("riemannian"), several(RenyiELBO, 3, alpha=0), {}, "data"),
     "wrapped, doubly reparametrised": (vae("wrapped"), several(DReG_ELBO, 3), {"data_size": 50}, "data"),
     "euclidean, mean field": (vae("euclidean"), lambda: TraceMeanField_ELBO(num_particles=2), {}, "data"),
+    "counts with covariates": (Counts, Trace_ELBO, EXTRA | {"data_size": 30}, "data"),
     "global latent": (WithGlobal, Trace_ELBO, {"data_size": 40}, "rows"),
 }
 
@@ -89,9 +111,14 @@ def start(name: str, trainer: Callable[..., Any], **options: Any) -> tuple[Any, 
 def train(name: str, trainer: Callable[..., Any], **options: Any) -> dict[str, Any]:
     """Losses and parameters after a few steps."""
     module, svi = start(name, trainer, **options)
-    losses = [float(svi.step(DATA[:size], **CASES[name][2])) for size in SIZES]
+    losses = [float(svi.step(DATA[:size], **extra(name, size))) for size in SIZES]
     state = {key: value.detach().clone() for key, value in module.state_dict().items()}
     return {"losses": losses, "state": state, "noise": torch.rand(3)}
+
+
+def extra(name: str, size: int) -> dict[str, Any]:
+    """What the steps are given besides, for some rows."""
+    return tree_map_only(Tensor, lambda t: t[:size], CASES[name][2])
 
 
 def cases(rank: int) -> dict[str, Any]:
@@ -145,8 +172,18 @@ def evaluated(rank: int) -> dict[str, Any]:
     svi.step(DATA)
     state = torch.get_rng_state()
     after = svi.evaluate_loss(DATA[:7])
-    estimates, errors = svi.log_marginal_likelihood(DATA.repeat(40, 1)[:301], 200, standard_error=True)
-    return {"before": before, "after": after, "estimates": estimates, "errors": errors, "rng": state}
+    estimates, errors = svi.log_marginal_likelihood(DATA.repeat(40, 1)[:301], num_samples=200, standard_error=True)
+    _, svi = start("counts with covariates", DistributedSVI)
+    svi.step(DATA, **EXTRA)
+    counts = svi.log_marginal_likelihood(DATA, num_samples=2000, standard_error=True, **EXTRA)
+    return {
+        "before": before,
+        "after": after,
+        "estimates": estimates,
+        "errors": errors,
+        "rng": state,
+        "counts": torch.stack(counts),
+    }
 
 
 class Small(torch.nn.Module):

@@ -22,7 +22,7 @@ from torch.distributions import constraints
 
 from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
-from pyro_hyperbolic.nn import ManifoldModule
+from pyro_hyperbolic.nn import Continuous, Covariates, Embedding, ManifoldModule, OneHot
 
 
 class Programs(NamedTuple):
@@ -45,6 +45,16 @@ def wrapped(**options: Any) -> HyperbolicVAE:
 
 def learnable() -> HyperbolicVAE:
     return HyperbolicVAE(ManifoldModule(PoincareBall(0.7), learnable=True), 2, 6, hidden_dim=8, learn_prior_scale=True)
+
+
+def counts(**options: Any) -> Programs:
+    """Counts with covariates and size factors, and a weight on the divergence."""
+    covariates = Covariates(batch=OneHot(2), donor=Embedding(3, 2), age=Continuous())
+    common = {"hidden_dim": 8, "likelihood": "negative_binomial", "covariates": covariates}
+    module = HyperbolicVAE(PoincareBall(1.0), 2, 6, **common | {"beta": 0.5} | options)
+    values = {"batch": torch.arange(10) % 2, "donor": torch.arange(10) % 3, "age": torch.rand(10)}
+    kwargs = {"covariates": values, "size_factors": 0.5 + torch.rand(10), "data_size": 50}
+    return Programs(module.model, module.guide, ((3 * torch.rand(10, 6)).exp().round(),), kwargs)
 
 
 def vgae(**kwargs: Any) -> Programs:
@@ -216,6 +226,8 @@ PROGRAMS: dict[str, Callable[[], Programs]] = {
     "learnable curvature": lambda: vae(learnable),
     "graph": vgae,
     "sampled graph": lambda: vgae(num_negatives=7),
+    "counts with covariates": counts,
+    "dropout": lambda: vae(lambda: wrapped(dropout=0.3, num_hidden_layers=2, activation="elu")),
     "registered": registered,
     "bare": bare,
     "modules": modules,

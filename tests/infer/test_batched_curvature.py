@@ -182,10 +182,12 @@ def test_marginal_likelihood_of_groups(chart, law):
     with torch.no_grad():
         program.raw.copy_(torch.tensor([-1.0, 0.0, 0.5]))
     torch.manual_seed(0)
-    together, error = log_marginal_likelihood(program.model, program.guide, (X, GROUP), 4000, standard_error=True)
+    together, error = log_marginal_likelihood(
+        program.model, program.guide, X, GROUP, num_samples=4000, standard_error=True
+    )
     alone = torch.cat(
         [
-            log_marginal_likelihood(program.model, program.guide, (X[i : i + 1], GROUP[i : i + 1]), 4000)
+            log_marginal_likelihood(program.model, program.guide, X[i : i + 1], GROUP[i : i + 1], num_samples=4000)
             for i in range(N)
         ]
     )

@@ -183,8 +183,8 @@ def test_evaluation_of_an_ensemble_agrees_with_its_members() -> None:
     svi = EnsembleSVI([(m.model, m.guide) for m in members], adam(), Trace_ELBO())
     x = batches()[0]
     svi.step(x, shared=True)
-    estimates, errors = svi.log_marginal_likelihood(x, 4000, standard_error=True)
+    estimates, errors = svi.log_marginal_likelihood(x, num_samples=4000, standard_error=True)
     for i, member in enumerate(members):
-        own, own_errors = log_marginal_likelihood(member.model, member.guide, x, 4000, standard_error=True)
+        own, own_errors = log_marginal_likelihood(member.model, member.guide, x, num_samples=4000, standard_error=True)
         spread = (errors[i].square() + own_errors.square()).sqrt()
         assert bool(((estimates[i] - own).abs() < 6 * spread + 1e-3).all())

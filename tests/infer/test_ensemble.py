@@ -391,7 +391,7 @@ class TestMarginalLikelihood:
         values, errors = svi.log_marginal_likelihood(x, num_samples=600, chunk=4000, standard_error=True)
         assert values.shape == errors.shape == (len(modules), 10)
         for i, module in enumerate(modules):
-            own, error = log_marginal_likelihood(module.model, module.guide, x, 600, standard_error=True)
+            own, error = log_marginal_likelihood(module.model, module.guide, x, num_samples=600, standard_error=True)
             assert ((values[i] - own).abs() < 6 * (errors[i].square() + error.square()).sqrt()).all()
 
     def test_data_of_their_own(self):
@@ -402,7 +402,7 @@ class TestMarginalLikelihood:
         values, errors = svi.log_marginal_likelihood(x, num_samples=600, chunk=4000, shared=False, standard_error=True)
         assert values.shape == (len(modules), 4)
         for i, module in enumerate(modules):
-            own, error = log_marginal_likelihood(module.model, module.guide, x[i], 600, standard_error=True)
+            own, error = log_marginal_likelihood(module.model, module.guide, x[i], num_samples=600, standard_error=True)
             assert ((values[i] - own).abs() < 6 * (errors[i].square() + error.square()).sqrt()).all()
 
     def test_before_the_first_step(self):

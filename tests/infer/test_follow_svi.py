@@ -15,8 +15,9 @@ from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI
+from pyro_hyperbolic.models import WarmUp
 from tests.helpers import same
-from tests.infer.programs import PROGRAMS
+from tests.infer.programs import PROGRAMS, counts
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -27,7 +28,7 @@ NOT_CAPTURED = {"subsample", "sampled graph"}  # plates that draw their indices 
 # The compiler may change the order of draws that do not depend on each other, here of direction and radius.
 REORDERED = frozenset({"riemannian"})
 # Those that differ from another in the distributions alone: the trainers see no difference.
-SIMILAR = {"riemannian", "euclidean", "hyperboloid", "minibatch", "subsample", "graph", "sampled graph"}
+SIMILAR = {"riemannian", "euclidean", "hyperboloid", "minibatch", "subsample", "graph", "sampled graph", "dropout"}
 
 
 def rows(quick: Any, without: frozenset[str] = frozenset()) -> list[Any]:
@@ -139,8 +140,11 @@ def test_compiled_steps_with_noise_of_their_own(
     assert stock < start - 4 * width
 
 
+SLOW_COUNTS = pytest.param("counts with covariates", marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize("compile", [False, True])
-@pytest.mark.parametrize("programs", ["modules", "statistics of batches"])
+@pytest.mark.parametrize("programs", ["modules", "statistics of batches", SLOW_COUNTS])
 def test_members_of_an_ensemble(programs: str, compile: bool, traced: None) -> None:
     """Each as FastSVI trains it alone; all draw the same noise."""
 
@@ -150,19 +154,62 @@ def test_members_of_an_ensemble(programs: str, compile: bool, traced: None) -> N
         return [PROGRAMS[programs]() for _ in range(2)]
 
     pairs = members()
-    args = pairs[0].args
+    args, kwargs = pairs[0].args, pairs[0].kwargs
     kind = partial(EnsembleSVI, randomness="same", compile=compile)
     svi = kind([(p.model, p.guide) for p in pairs], optimiser(), Trace_ELBO())
     pyro.set_rng_seed(1)
-    together = svi.run([args] * STEPS, shared=True)
+    together = torch.stack([svi.step(*args, shared=True, **kwargs) for _ in range(STEPS)])
     for i, (model, guide, _, _) in enumerate(members()):
         pyro.clear_param_store()
         alone = FastSVI(model, guide, optimiser(), Trace_ELBO(), compile=True)  # traced: noise out of place
         pyro.set_rng_seed(1)
-        same(together[1:, i], alone.run([args] * STEPS)[1:], TOLERANCE)
+        losses = torch.stack([alone.step(*args, **kwargs) for _ in range(STEPS)])
+        same(together[1:, i], losses[1:], TOLERANCE)
         for name, tensor in alone.named_parameters().items():
             same(svi.parameters[name][i], tensor, TOLERANCE)
         own = pairs[i].model, model
         a, b = (dict(getattr(m, "__self__", m).named_buffers()) for m in own)
         for name, value in b.items():
             same(a[name].double(), value.double(), TOLERANCE)
+
+
+def weighted(kind: Any, steps: int = 10, **options: Any) -> Tensor:
+    """Losses of a run whose weight of the divergence grows."""
+    pyro.clear_param_store()
+    pyro.set_rng_seed(0)
+    model, guide, args, kwargs = counts(beta=WarmUp(8))
+    svi = kind(model, guide, optimiser(), Trace_ELBO(), **options)
+    pyro.set_rng_seed(1)
+    losses = []
+    for step in range(steps):
+        model.__self__.warm_up(step)
+        losses.append(torch.as_tensor(svi.step(*args, **kwargs)).cpu())
+    return torch.stack(losses)
+
+
+def test_a_weight_that_grows(traced: None) -> None:
+    same(weighted(FastSVI, compile=True), weighted(SVI), TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_weight_that_grows_in_an_ensemble(compile: bool, compiled: None) -> None:
+    def ensemble(model: Any, guide: Any, *rest: Any) -> Any:
+        members = [(model, guide), counts(beta=WarmUp(8))[:2]]
+        svi = EnsembleSVI(members, *rest, randomness="same", compile=compile)
+
+        class First:
+            def step(self, *args: Any, **kwargs: Any) -> Tensor:
+                return svi.step(*args, shared=True, **kwargs)[0]
+
+        return First()
+
+    # It reads the weight of the first member, as long as all have the same.
+    same(weighted(ensemble), weighted(SVI), TOLERANCE)
+
+
+@pytest.mark.gpu
+@GPU
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_weight_that_grows_in_captured_steps(compile: bool, compiled: None, on_gpu: None) -> None:
+    same(weighted(FastSVI, compile=compile, capture=True), weighted(SVI), TOLERANCE)

@@ -42,7 +42,10 @@ def observations(size=5):
 
 def check_close(model, guide, data, expected, num_samples=4000, **kwargs):
     """Estimates within five of their standard errors, which must say something."""
-    estimate, error = log_marginal_likelihood(model, guide, data, num_samples, standard_error=True, **kwargs)
+    args = data if isinstance(data, tuple) else (data,)
+    estimate, error = log_marginal_likelihood(
+        model, guide, *args, num_samples=num_samples, standard_error=True, **kwargs
+    )
     assert estimate.shape == error.shape == expected.shape
     assert ((estimate - expected).abs() < 5 * error).all()
     assert (error < 0.1).all()
@@ -61,13 +64,13 @@ class TestConjugate:
                 pyro.sample("z", dist.Normal(x / 2, math.sqrt(0.5)))
 
         for num_samples in (1, 7):
-            estimate, error = log_marginal_likelihood(model, posterior, x, num_samples, standard_error=True)
+            estimate, error = log_marginal_likelihood(model, posterior, x, num_samples=num_samples, standard_error=True)
             same(estimate, evidence(x), 1e-5)
             assert (error < 1e-3).all()
 
     def test_errors_are_honest(self):
         x = observations(200)
-        estimate, error = log_marginal_likelihood(model, guide, x, 500, chunk=10**5, standard_error=True)
+        estimate, error = log_marginal_likelihood(model, guide, x, num_samples=500, chunk=10**5, standard_error=True)
         score = (estimate - evidence(x)) / error
         # Of 200 scores, 191 are within 1.96 on average; 9 more or less is three standard deviations.
         assert 181 <= (score.abs() < 1.96).sum() <= 199
@@ -76,12 +79,16 @@ class TestConjugate:
 
     def test_errors_fall_as_the_root_of_the_samples(self):
         x = observations()
-        few, many = (log_marginal_likelihood(model, guide, x, k, standard_error=True)[1] for k in (500, 50_000))
+        few, many = (
+            log_marginal_likelihood(model, guide, x, num_samples=k, standard_error=True)[1] for k in (500, 50_000)
+        )
         same(few / many, torch.full((5,), 10.0), 0.25)
 
     def test_more_samples_tighten_the_bound(self):
         x = observations(2000)
-        gaps = [(evidence(x) - log_marginal_likelihood(model, guide, x, k)).mean().item() for k in (1, 4, 64)]
+        gaps = [
+            (evidence(x) - log_marginal_likelihood(model, guide, x, num_samples=k)).mean().item() for k in (1, 4, 64)
+        ]
         assert gaps[0] > 2 * gaps[1] > 4 * gaps[2] > 0
 
     def test_an_auto_guide(self):
@@ -172,7 +179,7 @@ class TestEnumerated:
         x, estimates = observations(size), []
         for program in (mixture, marginal):
             torch.manual_seed(3)
-            estimates.append(log_marginal_likelihood(program, wide_guide, x, num_samples))
+            estimates.append(log_marginal_likelihood(program, wide_guide, x, num_samples=num_samples))
         same(*estimates, 1e-5)
 
     def test_observation_that_depends_on_the_component(self):
@@ -185,7 +192,7 @@ class TestEnumerated:
             pyro.plate("data", len(x))
 
         x = 2 * observations()
-        same(log_marginal_likelihood(direct, empty, x, 3), mixture_evidence(x), 1e-5)
+        same(log_marginal_likelihood(direct, empty, x, num_samples=3), mixture_evidence(x), 1e-5)
 
     def test_chain_whose_states_share_dimensions(self):
         transition = torch.tensor([[0.9, 0.1], [0.3, 0.7]])
@@ -239,7 +246,7 @@ class TestEnumerated:
         with pytest.raises(
             ValueError, match=r"site 'k' of the model is a latent that the guide does not have.*parallel"
         ):
-            log_marginal_likelihood(functools.partial(mixture, infer=infer), guide, observations(), 20)
+            log_marginal_likelihood(functools.partial(mixture, infer=infer), guide, observations(), num_samples=20)
 
 
 class TestNestedPlates:
@@ -267,7 +274,7 @@ class TestNestedPlates:
         y, estimates = torch.randn(5, 3), []
         for program in (nested, whole):
             torch.manual_seed(3)
-            estimates.append(log_marginal_likelihood(program, first_column, y, 4))
+            estimates.append(log_marginal_likelihood(program, first_column, y, num_samples=4))
         same(*estimates, 1e-5)
 
     def columns(self, **options):
@@ -290,7 +297,7 @@ class TestNestedPlates:
 
     def test_subsampling_them_is_refused(self):
         with pytest.raises(ValueError, match=r"in the plate 'columns', which shows 2 of its 3 elements"):
-            log_marginal_likelihood(*self.columns(subsample_size=2), torch.randn(5, 3), 4)
+            log_marginal_likelihood(*self.columns(subsample_size=2), torch.randn(5, 3), num_samples=4)
 
     def test_summing_out_inside_of_them_is_refused(self):
         def nested(y):
@@ -299,7 +306,7 @@ class TestNestedPlates:
                 pyro.sample("y", dist.Normal(CENTRES[k], 1.0), obs=y.T.unsqueeze(-2))
 
         with pytest.raises(ValueError, match=r"site 'k' is summed out in the plate 'columns'"):
-            log_marginal_likelihood(nested, lambda y: None, torch.randn(5, 3), 4)
+            log_marginal_likelihood(nested, lambda y: None, torch.randn(5, 3), num_samples=4)
 
 
 MODELS = {
@@ -327,7 +334,7 @@ class TestAutoEncoders:
     def test_by_brute_force_with_the_same_noise(self, name):
         vae, x = build(name)
         torch.manual_seed(3)
-        estimate, error = log_marginal_likelihood(vae.model, vae.guide, x, 11, standard_error=True)
+        estimate, error = log_marginal_likelihood(vae.model, vae.guide, x, num_samples=11, standard_error=True)
         assert estimate.dtype == torch.float64
         assert not estimate.requires_grad
         torch.manual_seed(3)
@@ -343,8 +350,12 @@ class TestAutoEncoders:
     def test_chunks_agree(self, name):
         vae, x = build(name)
         torch.manual_seed(3)
-        whole, first = log_marginal_likelihood(vae.model, vae.guide, x, 2000, chunk=10**6, standard_error=True)
-        pieces, second = log_marginal_likelihood(vae.model, vae.guide, x, 2000, chunk=900, standard_error=True)
+        whole, first = log_marginal_likelihood(
+            vae.model, vae.guide, x, num_samples=2000, chunk=10**6, standard_error=True
+        )
+        pieces, second = log_marginal_likelihood(
+            vae.model, vae.guide, x, num_samples=2000, chunk=900, standard_error=True
+        )
         assert not torch.equal(whole, pieces)
         assert ((whole - pieces).abs() < 5 * (first.square() + second.square()).sqrt()).all()
         assert (first < 0.1).all()
@@ -353,29 +364,29 @@ class TestAutoEncoders:
     def test_above_the_elbo(self, name):
         vae, x = build(name)
         bound = -pyro.infer.Trace_ELBO(num_particles=300, vectorize_particles=True).loss(vae.model, vae.guide, x)
-        assert log_marginal_likelihood(vae.model, vae.guide, x, 1000).sum() > bound
+        assert log_marginal_likelihood(vae.model, vae.guide, x, num_samples=1000).sum() > bound
 
     @pytest.mark.parametrize("factor", [1, 100])
     def test_the_size_of_the_data_set_does_not_scale_it(self, factor):
         vae, x = build("wrapped")
         torch.manual_seed(3)
-        plain = log_marginal_likelihood(vae.model, vae.guide, x, 20)
+        plain = log_marginal_likelihood(vae.model, vae.guide, x, num_samples=20)
         torch.manual_seed(3)
-        scaled = log_marginal_likelihood(vae.model, vae.guide, x, 20, data_size=factor * len(x))
+        scaled = log_marginal_likelihood(vae.model, vae.guide, x, num_samples=20, data_size=factor * len(x))
         same(scaled, plain, 1e-6)
 
     def test_handlers_that_scale_do_not_scale_it(self):
         vae, x = build("wrapped")
         torch.manual_seed(3)
-        plain = log_marginal_likelihood(vae.model, vae.guide, x, 20)
+        plain = log_marginal_likelihood(vae.model, vae.guide, x, num_samples=20)
         torch.manual_seed(3)
         annealed = [poutine.scale(program, scale=0.1) for program in (vae.model, vae.guide)]
-        same(log_marginal_likelihood(*annealed, x, 20), plain, 1e-6)
+        same(log_marginal_likelihood(*annealed, x, num_samples=20), plain, 1e-6)
 
     def test_no_graph_and_no_change_of_the_model(self):
         vae, x = build("wrapped")
         state = {name: value.clone() for name, value in vae.state_dict().items()}
-        log_marginal_likelihood(vae.model, vae.guide, x, 20)
+        log_marginal_likelihood(vae.model, vae.guide, x, num_samples=20)
         assert all(p.grad is None for p in vae.parameters())
         assert all(torch.equal(state[name], value) for name, value in vae.state_dict().items())
         assert torch.is_grad_enabled()
@@ -408,7 +419,7 @@ def test_chunks_are_bounded(size, num_samples, chunk, largest, calls):
             data.append(x)
             pyro.sample("x", dist.Normal(z, 1.0), obs=x)
 
-    estimate = log_marginal_likelihood(counting, guide, x, num_samples, chunk=chunk)
+    estimate = log_marginal_likelihood(counting, guide, x, num_samples=num_samples, chunk=chunk)
     assert estimate.shape == (size,)
     assert max(seen) == largest <= chunk
     assert len(seen) == calls
@@ -421,7 +432,7 @@ def test_memory_is_bounded_by_the_chunk():
     vae = HyperbolicVAE(PoincareBall(1.0), 2, 50, hidden_dim=20)
     x = torch.rand(3, 50)
     with LargestStorage() as largest:
-        log_marginal_likelihood(vae.model, vae.guide, x, 400, chunk=100)
+        log_marginal_likelihood(vae.model, vae.guide, x, num_samples=400, chunk=100)
     assert 100 * 50 <= largest.numel <= 2 * 100 * 50
 
 
@@ -433,7 +444,7 @@ def test_five_thousand_samples_of_a_thousand_images_fit_in_two_gigabytes():
         from pyro_hyperbolic.infer import log_marginal_likelihood
         from pyro_hyperbolic.models import HyperbolicVAE
         vae = HyperbolicVAE(PoincareBall(1.4), 2, (28, 28), hidden_dim=32)
-        estimate = log_marginal_likelihood(vae.model, vae.guide, torch.rand(1000, 28, 28), 5000)
+        estimate = log_marginal_likelihood(vae.model, vae.guide, torch.rand(1000, 28, 28), num_samples=5000)
         assert estimate.shape == (1000,) and estimate.isfinite().all()
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     """
@@ -460,7 +471,7 @@ class TestMistakes:
             guide(x)
 
         with pytest.raises(ValueError, match="site 'weight' is outside of every data plate"):
-            log_marginal_likelihood(with_global, global_guide, observations(), num_samples)
+            log_marginal_likelihood(with_global, global_guide, observations(), num_samples=num_samples)
 
     @pytest.mark.parametrize("size", [1, 5])
     def test_global_observation(self, size):
@@ -469,26 +480,27 @@ class TestMistakes:
             pyro.sample("total", dist.Normal(0.0, 1.0), obs=x.sum())
 
         with pytest.raises(ValueError, match="site 'total' is outside of every data plate"):
-            log_marginal_likelihood(with_total, guide, observations(size), 20)
+            log_marginal_likelihood(with_total, guide, observations(size), num_samples=20)
 
     def test_subsampling(self):
         vae, x = build("wrapped")
         with pytest.raises(ValueError, match=r"see 3 of 7 data.*without subsample_size"):
-            log_marginal_likelihood(vae.model, vae.guide, x, 20, subsample_size=3)
+            log_marginal_likelihood(vae.model, vae.guide, x, num_samples=20, subsample_size=3)
 
     DATA = {
-        "empty": (torch.zeros(0), "one non-zero length"),
-        "no tensor": ((), "one non-zero length"),
-        "two lengths": ((torch.zeros(3), torch.zeros(4)), "one non-zero length"),
-        "a list": ([torch.zeros(3)], "must be a tensor, or a tuple of tensors"),
-        "a number": (torch.zeros(()), "must be a tensor, or a tuple of tensors"),
+        "empty": ((torch.zeros(0),), {}, "one non-zero length"),
+        "no tensor": ((), {}, "one non-zero length"),
+        "two lengths": ((torch.zeros(3), torch.zeros(4)), {}, "one non-zero length"),
+        "two lengths, by keyword": ((torch.zeros(3),), {"y": {"a": torch.zeros(4)}}, r"length.* got \[3, 4\]"),
+        "no dimension": ((torch.zeros(()),), {}, "one non-zero length"),
+        "number of samples without its keyword": ((torch.zeros(3), 20), {}, "num_samples=20 if it is the number of"),
     }
 
     @pytest.mark.parametrize("name", DATA)
     def test_data(self, name):
-        data, message = self.DATA[name]
+        args, kwargs, message = self.DATA[name]
         with pytest.raises(ValueError, match=message):
-            log_marginal_likelihood(model, guide, data, 20)
+            log_marginal_likelihood(model, guide, *args, **kwargs)
 
     @pytest.mark.parametrize("value", [0, -1, 2.5, "many", None])
     @pytest.mark.parametrize("name", ["num_samples", "chunk"])
@@ -500,8 +512,8 @@ class TestMistakes:
 def test_progress_bar(capsys):
     x = observations()
     torch.manual_seed(3)
-    silent = log_marginal_likelihood(model, guide, x, 20)
+    silent = log_marginal_likelihood(model, guide, x, num_samples=20)
     torch.manual_seed(3)
-    shown = log_marginal_likelihood(model, guide, x, 20, progress=True)
+    shown = log_marginal_likelihood(model, guide, x, num_samples=20, progress=True)
     assert torch.equal(silent, shown)
     assert capsys.readouterr().out == ""

@@ -1,6 +1,12 @@
 """Shuffled epochs."""
 
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 from pyro_hyperbolic.infer import Minibatches
@@ -85,6 +91,12 @@ def test_drop_last(members):
         (torch.ones(3, 0), {"batch_size": 2, "members": 3, "own_data": True}, "data must not be empty"),
         (torch.ones(3, 5), {"batch_size": 2, "members": 2, "own_data": True}, "got 3 parts for members=2"),
         (torch.ones(3, 5), {"batch_size": 2, "own_data": True}, "got 3 parts for members=None"),
+        (np.ones((3, 5)), {"batch_size": 2, "members": 3, "own_data": True}, "own_data needs dense tensors"),
+        (np.ones((3, 5)), {"batch_size": 2, "members": 3}, "members need tensors.*shared=True"),
+        ((torch.ones(3), torch.ones(4)), {"batch_size": 2}, r"data must be aligned.*got \[3, 4\]"),
+        ({"data_size": 4}, {"batch_size": 2}, "data must not be empty"),
+        (np.ones(3), {"batch_size": 2, "block_size": 0}, "block_size must be at least 1, got 0"),
+        (np.ones(3), {"batch_size": 2, "num_blocks": 0}, "num_blocks must be at least 1, got 0"),
         (torch.ones(3), {"batch_size": 4, "drop_last": True}, "leaves none of 3 data in batches of 4"),
     ],
 )
@@ -105,3 +117,144 @@ def test_every_seed_of_torch(seed):
 def test_seed_out_of_range(seed):
     with pytest.raises(ValueError, match=f"seed must be between .* got {seed}"):
         Minibatches(torch.arange(5), 2, seed=seed)
+
+
+def test_aligned_parts_come_as_they_were_given():
+    rows = torch.arange(7)
+    data = {"x": rows, "covariates": {"batch": rows.unsqueeze(-1) * 10}, "extra": (rows * 100, None), "data_size": 7}
+    for batch in Minibatches(data, 3).epoch(1):
+        assert batch.keys() == data.keys()
+        assert torch.equal(batch["covariates"]["batch"], batch["x"].unsqueeze(-1) * 10)
+        assert torch.equal(batch["extra"][0], batch["x"] * 100)
+        assert batch["extra"][1] is None
+        assert batch["data_size"] == 7
+    alone = [batch["x"] for batch in Minibatches(data, 3).epoch(1)]
+    assert all(map(torch.equal, alone, Minibatches(rows, 3).epoch(1)))
+
+
+def counts(size=53, columns=6):
+    """Rows with their number in the first column; some rows are empty, and the last is the longest."""
+    values = (np.random.default_rng(0).random((size, columns)) < 0.3).astype(np.float32)
+    values[:, 0] = np.arange(size)
+    values[7] = 0
+    values[-1, 1:] = 3
+    return values
+
+
+def on_disk(tmp_path):
+    stored = np.memmap(tmp_path / "counts", dtype=np.uint16, mode="w+", shape=counts().shape)
+    stored[:] = counts()
+    stored.flush()
+    return np.memmap(tmp_path / "counts", dtype=np.uint16, mode="r", shape=stored.shape)
+
+
+def in_hdf5(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "counts.h5", "w") as file:
+        file["counts"] = counts()
+    return h5py.File(tmp_path / "counts.h5", "r")["counts"]
+
+
+def with_duplicates(_):
+    row = scipy.sparse.coo_matrix(counts())
+    twice = [np.concatenate([part, part]) for part in (row.data / 2, row.row, row.col)]
+    return scipy.sparse.csr_matrix((twice[0], twice[1:]), shape=row.shape)
+
+
+SOURCES = {
+    "tensor": lambda _: torch.tensor(counts()),
+    "sparse tensor": lambda _: torch.tensor(counts()).to_sparse_csr(),
+    "array": lambda _: counts(),
+    "memory map": on_disk,
+    "HDF5": in_hdf5,
+    "sparse matrix": lambda _: scipy.sparse.csr_matrix(counts()),
+    "sparse matrix by columns": lambda _: scipy.sparse.csc_array(counts()),
+    "sparse matrix with duplicates": with_duplicates,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("block_size", "num_blocks", "batch_size"), [(10, 2, 8), (4, 3, 16), (60, 1, 5), (1, 9, 4)])
+@pytest.mark.parametrize("name", SOURCES)
+def test_rows_of_every_source(name, block_size, num_blocks, batch_size, drop_last, tmp_path):
+    number = torch.arange(53)
+    batches = Minibatches(
+        (SOURCES[name](tmp_path), {"number": number}),
+        batch_size,
+        seed=3,
+        drop_last=drop_last,
+        block_size=block_size,
+        num_blocks=num_blocks,
+    )
+    seen = list(batches.epoch(2))
+    assert len(seen) == len(batches)
+    assert all(len(x) == batch_size for x, _ in seen[:-1])
+    expected = torch.tensor(counts())
+    for x, other in seen:
+        assert torch.equal(x.float(), expected[other["number"]])
+    order = torch.cat([other["number"] for _, other in seen])
+    assert len(order.unique()) == len(order) == (53 // batch_size * batch_size if drop_last else 53)
+    # The same again, from any batch on; another epoch is another order.
+    for start in (1, len(batches) - 1, len(batches)):
+        again = torch.cat([torch.zeros(0), *[other["number"] for _, other in batches.epoch(2, start)]])
+        assert torch.equal(again, order[start * batch_size :])
+    assert not torch.equal(torch.cat([other["number"] for _, other in batches.epoch(3)]), order)
+
+
+def test_blocks_are_shuffled_and_so_are_rows_in_them():
+    order = torch.cat(list(Minibatches(np.arange(1000), 50, block_size=10, num_blocks=5).epoch(0)))
+    windows = order.reshape(20, 50)
+    for window in windows:
+        assert len((window // 10).unique()) == 5
+    assert not torch.equal(windows[0] // 10, (windows[0] // 10).sort().values)
+    blocks = torch.stack([(window // 10).unique() for window in windows])
+    assert torch.equal(blocks.flatten().sort().values, torch.arange(100))
+    assert (blocks.diff() > 10).any()
+
+
+def test_every_row_comes_first_equally_often():
+    """Over 2000 epochs of four rows in two blocks, six standard errors."""
+    batches = Minibatches(np.arange(4), 1, block_size=2, num_blocks=2)
+    first = torch.cat([next(batches.epoch(number)) for number in range(2000)]).bincount(minlength=4)
+    assert ((first - 500).abs() < 6 * (2000 * 0.25 * 0.75) ** 0.5).all()
+
+
+def test_only_blocks_are_read():
+    class Source:
+        shape = (100, 3)
+        reads = []
+
+        def __getitem__(self, span):
+            assert span.step is None
+            self.reads.append((span.start, span.stop))
+            return np.zeros((span.stop - span.start, 3))
+
+    batches = Minibatches(Source(), 8, block_size=16, num_blocks=2)
+    stream = batches.epoch(0)
+    next(stream)
+    assert len(Source.reads) == 2
+    list(stream)
+    assert sorted(Source.reads) == [(i, min(i + 16, 100)) for i in range(0, 100, 16)]
+    Source.reads.clear()
+    list(batches.epoch(0, 11))
+    assert len(Source.reads) <= 3
+
+
+@pytest.mark.slow
+def test_memory_is_bounded_by_the_blocks(tmp_path):
+    """4 GB of counts that no memory is needed for: the file is sparse, and read by blocks."""
+    program = f"""
+        import resource, numpy as np
+        from pyro_hyperbolic.infer import Minibatches
+        data = np.memmap({str(tmp_path / "counts")!r}, dtype=np.int16, mode="w+", shape=(1_000_000, 2000))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        batches = Minibatches(np.memmap(data.filename, np.int16, "r", shape=data.shape), 512)
+        assert sum(len(batch) for batch, _ in zip(batches.epoch(0), range(200))) == 200 * 512
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True, timeout=600
+    )
+    # A window is 16 * 1024 rows, 66 MB; the pages of the file that were read count too, 410 MB.
+    assert int(done.stdout) < 1e6

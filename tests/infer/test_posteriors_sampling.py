@@ -180,7 +180,9 @@ def test_tensor_monte_carlo():
 def test_log_marginal_likelihood(name):
     program = propose(PROGRAMS[name])
     data = DISTANCES.expand(3, -1)
-    estimates, errors = log_marginal_likelihood(program.model, program.guide, data, 2000, standard_error=True)
+    estimates, errors = log_marginal_likelihood(
+        program.model, program.guide, data, num_samples=2000, standard_error=True
+    )
     assert estimates.shape == (3,)
     assert (errors < 0.02).all()
     assert ((estimates - program.exact().log_evidence).abs() < SIGMAS * errors).all()

@@ -6,14 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyro.distributions as dist
 import torch
 from pyro.infer import RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_hyperbolic import Lorentz, PoincareBall, Sphere, Stereographic
 from pyro_hyperbolic.geometry import Manifold, space
-from pyro_hyperbolic.models import VAE, VGAE, EuclideanVAE, EuclideanVGAE, HyperbolicVAE, HyperbolicVGAE
-from pyro_hyperbolic.nn import ManifoldModule
+from pyro_hyperbolic.models import VAE, VGAE, CountVAE, EuclideanVAE, EuclideanVGAE, HyperbolicVAE, HyperbolicVGAE
+from pyro_hyperbolic.nn import (
+    Continuous,
+    Covariates,
+    Embedding,
+    Encoder,
+    GyroplaneLinear,
+    ManifoldModule,
+    OneHot,
+)
 
 SIZE = 12
 NUM_NODES = 9
@@ -57,19 +66,122 @@ class VAECase:
         return HyperbolicVAE(ManifoldModule(self.chart(self.c), self.learnable), **common)
 
     def data(self, size: int = SIZE) -> Tensor:
-        """Two clusters: of grey levels for a Bernoulli likelihood, of centred values for a normal one."""
+        """Two clusters, of what the likelihood explains."""
         noise = torch.Generator().manual_seed(30)
         centre = torch.where(torch.arange(size) % 2 == 0, 1.5, -1.5)
         x = centre.reshape(-1, *[1] * len(self.data_shape)) + torch.randn(size, *self.data_shape, generator=noise)
-        return x.sigmoid() if self.likelihood == "bernoulli" else x
+        return DATA[self.likelihood](x)
 
     @property
     def args(self) -> tuple[Any, ...]:
         return (self.data(),)
 
-    kwargs = {}
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return {}
+
     num_latents = SIZE
     num_coordinates = property(coordinates)
+
+
+@dataclass(frozen=True)
+class CovariateCase(VAECase):
+    """An auto-encoder of counts whose networks know covariates."""
+
+    def __str__(self) -> str:
+        return f"Covariate{super().__str__()}"
+
+    def build(self, seed: int = 0) -> VAE:
+        torch.manual_seed(seed)
+        covariates = Covariates(batch=OneHot(["a", "b"]), donor=Embedding(3, 2), age=Continuous())
+        space = ManifoldModule(self.chart(self.c), self.learnable)
+        options = {"hidden_dim": 8, "covariates": covariates, **self.options}
+        return HyperbolicVAE(space, self.latent_dim, self.data_shape, **options)
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        number = torch.arange(SIZE)
+        covariates = {"batch": number % 2, "donor": number % 3, "age": number / SIZE}
+        return {"covariates": covariates, "size_factors": 0.5 + number / SIZE}
+
+
+@dataclass(frozen=True)
+class CountCase(VAECase):
+    """An auto-encoder of counts in batches, whose size factors are the totals."""
+
+    def __str__(self) -> str:
+        return f"Count{super().__str__()}"
+
+    def build(self, seed: int = 0) -> VAE:
+        torch.manual_seed(seed)
+        space = ManifoldModule(self.chart(self.c), self.learnable)
+        return CountVAE(
+            space, self.latent_dim, *self.data_shape, hidden_dim=8, batches=2, target_sum=20, **self.options
+        )
+
+    @property
+    def likelihood(self) -> str:
+        return "negative_binomial"
+
+    def data(self, size: int = SIZE) -> Tensor:
+        return super().data(size) + 1  # no datum is without counts
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return {"covariates": {"batch": torch.arange(SIZE) % 2}}
+
+
+@dataclass(frozen=True)
+class OwnPartsCase(VAECase):
+    """An auto-encoder of images with an encoder, a decoder and a likelihood of the user's."""
+
+    data_shape: tuple[int, ...] = (1, 4, 4)
+
+    def __str__(self) -> str:
+        return f"OwnParts{super().__str__()}"
+
+    def build(self, seed: int = 0) -> VAE:
+        torch.manual_seed(seed)
+        space = ManifoldModule(self.chart(self.c), self.learnable)
+        trunk = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Tanh(), nn.Flatten())
+        decoder = nn.Sequential(
+            GyroplaneLinear(self.latent_dim, 8, space),
+            nn.Unflatten(-1, (2, 2, 2)),
+            nn.ConvTranspose2d(2, 1, 2, stride=2),
+        )
+        encoder = Encoder(self.data_shape, 32, self.latent_dim, 1, trunk=trunk)
+        options = {"encoder": encoder, "decoder": decoder, "likelihood": student}
+        return HyperbolicVAE(space, self.latent_dim, self.data_shape, **options)
+
+    @property
+    def likelihood(self) -> str:
+        return "normal"
+
+
+def student(output: Tensor) -> Any:
+    """A likelihood that is a function."""
+    return dist.StudentT(4.0, output, 1.0)
+
+
+def as_counts(x: Tensor) -> Tensor:
+    return (2 * x).exp().clamp(max=40).round()
+
+
+DATA: dict[str, Callable[[Tensor], Tensor]] = {
+    "bernoulli": torch.sigmoid,
+    "categorical": lambda x: (x == x.amax(-1, keepdim=True)).float(),
+    "continuous_bernoulli": torch.sigmoid,
+    "laplace": lambda x: x,
+    "laplace_feature": lambda x: x,
+    "laplace_shared": lambda x: x,
+    "negative_binomial": as_counts,
+    "normal": lambda x: x,
+    "normal_feature": lambda x: x,
+    "normal_shared": lambda x: x,
+    "poisson": as_counts,
+    "zero_inflated_negative_binomial": as_counts,
+}
+"""What each likelihood explains, made of centred values."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +261,23 @@ VGAES = [
     VGAECase(c=None, latent_dim=3),
     VGAECase(c=None, options={"learn_prior_scale": True}, kwargs={"num_negatives": 15}),
 ]
-MODELS = [*VAES, *VGAES]
+COMPOSED = [
+    CovariateCase(options={"likelihood": "negative_binomial", "beta": 0.5}),
+    CovariateCase(
+        chart=Lorentz,
+        learnable=True,
+        options={
+            "likelihood": "zero_inflated_negative_binomial",
+            "decoder": "logmap",
+            "num_hidden_layers": 2,
+            "activation": "tanh",
+        },
+    ),
+    OwnPartsCase(),
+    CountCase(chart=mixed, latent_dim=4),
+]
+"""Auto-encoders put together from other parts than the default ones."""
+MODELS = [*VAES, *COMPOSED, *VGAES]
 HYPERBOLIC_VAES = [case for case in VAES if case.c is not None]
 
 LOSSES: dict[str, Callable[[], Any]] = {

@@ -11,9 +11,9 @@ from pyro.infer import SVI, Predictive, RenyiELBO, Trace_ELBO
 from pyro.optim import SGD, Adam
 
 from pyro_hyperbolic import Stereographic
-from pyro_hyperbolic.models import LAWS, LIKELIHOODS
+from pyro_hyperbolic.models import LAWS
 from pyro_hyperbolic.nn import DECODERS
-from tests.models.cases import LOSSES, MODELS, VAES, VGAES
+from tests.models.cases import LOSSES, MODELS, VAES, VGAES, VAECase
 
 every_model = pytest.mark.parametrize("case", MODELS, ids=str)
 every_loss = pytest.mark.parametrize("loss", LOSSES)
@@ -54,17 +54,22 @@ def traces(case, net, seed=5, particles=None):
 def by_hand(case, net, guide_trace, model_trace):
     """log p(x | z) + log p(z) - log q(z | x) per latent for data, in all for a graph, from the laws themselves."""
     z = guide_trace.nodes["z"]["value"].clone()
-    if case in VAES:
+    if isinstance(case, VAECase):
         (x,) = case.args
-        return net.decode(z).log_prob(x) + net.prior().log_prob(z) - net.encode(x).log_prob(z)
+        sizes = case.kwargs.get("size_factors", net.size_factors(x))
+        likelihood = net.decode(z, **case.kwargs | ({} if sizes is None else {"size_factors": sizes})).log_prob(x)
+        return likelihood + weight(net) * (net.prior().log_prob(z) - net.encode(x, **case.kwargs).log_prob(z))
     observed = [site for name, site in model_trace.nodes.items() if name.startswith("x")]
     likelihood = sum(site["scale"] * site["fn"].log_prob(site["value"]).squeeze(-1) for site in observed)
     return likelihood + (net.prior().log_prob(z) - net.encode().log_prob(z)).sum(-1)
 
 
+def weight(net):
+    return 1.0 if getattr(net, "beta", None) is None else net.beta
+
+
 CHOICES = [
     ("decoder", "gyroplane", DECODERS),
-    ("likelihood", "bernoulli", LIKELIHOODS),
     ("posterior", "wrapped", LAWS),
     ("prior", "wrapped", LAWS),
 ]
@@ -131,7 +136,7 @@ def test_importance_weighted_bound_by_hand(case):
     net = case.build()
     weights = by_hand(case, net, *traces(case, net, particles=4))
     # Data are independent, so their bounds add up; the edges of a graph are not.
-    assert weights.shape == ((4, case.num_latents) if case in VAES else (4,))
+    assert weights.shape == ((4, case.num_latents) if isinstance(case, VAECase) else (4,))
     expected = -(weights.logsumexp(0) - math.log(4)).sum()
     pyro.set_rng_seed(5)
     loss = RenyiELBO(alpha=0, num_particles=4, vectorize_particles=True, max_plate_nesting=1)
@@ -146,7 +151,7 @@ def test_sites(case):
     guide_trace, model_trace = traces(case, net)
     # Pyro counts a plate among the stochastic sites: it may draw a minibatch.
     assert guide_trace.stochastic_nodes == model_trace.stochastic_nodes == ["data", "z"]
-    observed = ["x", "x_negatives"] if case.kwargs else ["x"]
+    observed = ["x", "x_negatives"] if "num_negatives" in case.kwargs else ["x"]
     assert model_trace.observation_nodes == observed
     for trace in (guide_trace, model_trace):
         (frame,) = trace.nodes["z"]["cond_indep_stack"]
@@ -166,7 +171,7 @@ def test_trace_shapes(case, particles):
         assert site["value"].dtype == dtype
         assert site["log_prob"].shape == (*batch, case.num_latents)
     # A site outside of the plate has its dimension with size 1.
-    assert trace.nodes["x"]["log_prob"].shape == (*batch, case.num_latents if case in VAES else 1)
+    assert trace.nodes["x"]["log_prob"].shape == (*batch, case.num_latents if isinstance(case, VAECase) else 1)
 
 
 @every_model
@@ -184,7 +189,7 @@ def test_condition_on_the_latents(case):
     assert trace.nodes["z"]["is_observed"]
     assert trace.nodes["z"]["value"] is z
     trace.compute_log_prob()
-    torch.testing.assert_close(trace.nodes["z"]["log_prob"], net.prior().log_prob(z))
+    torch.testing.assert_close(trace.nodes["z"]["log_prob"], weight(net) * net.prior().log_prob(z))
 
 
 @pytest.mark.parametrize("parallel", [False, True])
@@ -192,10 +197,10 @@ def test_condition_on_the_latents(case):
 def test_posterior_predictive(case, parallel):
     net = case.build()
     predictive = Predictive(poutine.uncondition(net.model), guide=net.guide, num_samples=3, parallel=parallel)
-    samples = predictive(*case.args)
+    samples = predictive(*case.args, **({} if case in VGAES else case.kwargs))
     assert samples["z"].shape[0] == 3
     assert samples["z"].shape[-2:] == (case.num_latents, case.num_coordinates)
-    event = case.args[0].shape if case in VAES else (1, case.num_latents, case.num_latents)
+    event = case.args[0].shape if isinstance(case, VAECase) else (1, case.num_latents, case.num_latents)
     assert samples["x"].shape == (3, *event)
     assert samples["x"].std(0).max() > 0
     if case in VGAES or case.likelihood == "bernoulli":
@@ -205,7 +210,8 @@ def test_posterior_predictive(case, parallel):
 @every_model
 def test_observed_data_are_not_predicted(case):
     net = case.build()
-    samples = Predictive(net.model, guide=net.guide, num_samples=2, return_sites=("x", "z"))(*case.args)
+    samples = Predictive(net.model, guide=net.guide, num_samples=2, return_sites=("x", "z"))
+    samples = samples(*case.args, **({} if case in VGAES else case.kwargs))
     assert torch.equal(samples["x"][0], samples["x"][1])
     assert not torch.equal(samples["z"][0], samples["z"][1])
 

@@ -13,7 +13,7 @@ from torch import nn
 from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.datasets import branching_diffusion
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
-from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic.models import LIKELIHOODS, EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.nn import Log0, ManifoldModule
 from tests.helpers import ROUNDING, same
 from tests.models.cases import HYPERBOLIC_VAES, VAES
@@ -238,7 +238,7 @@ BAD_ARGUMENTS = {
     "prior": ({"prior": "cauchy"}, r"prior must be one of \['riemannian', 'wrapped'\], got 'cauchy'"),
     "posterior": ({"posterior": "cauchy"}, r"posterior must be one of \['riemannian', 'wrapped'\], got 'cauchy'"),
     "decoder": ({"decoder": "spline"}, r"decoder must be one of .*, got 'spline'"),
-    "likelihood": ({"likelihood": "poisson"}, r"likelihood must be one of \['bernoulli', 'normal'\], got 'poisson'"),
+    "likelihood": ({"likelihood": "cauchy"}, r"likelihood must be one of \['bernoulli', .*\], got 'cauchy'"),
     "posterior_scale": ({"posterior_scale": "full"}, r"posterior_scale must be one of .*, got 'full'"),
     "diagonal and Riemannian": (
         {"posterior_scale": "diagonal", "posterior": "riemannian"},
@@ -256,6 +256,12 @@ BAD_ARGUMENTS = {
     "prior_scale inf": ({"prior_scale": math.inf}, r"prior_scale must be a positive number, got inf"),
     "prior_scale tensor": ({"prior_scale": torch.ones(())}, r"prior_scale must be a positive number, got tensor"),
     "latent_dtype": ({"latent_dtype": torch.int64}, r"latent_dtype must be float32, float64 or None, got torch.int64"),
+    "num_hidden_layers": ({"num_hidden_layers": 0}, r"num_hidden_layers must be an integer >= 1, got 0"),
+    "activation": ({"activation": "step"}, r"activation must be one of \['elu', .*\], got 'step'"),
+    "dropout": ({"dropout": 1.0}, r"dropout must be at least 0 and less than 1, got 1.0"),
+    "beta 0": ({"beta": 0.0}, r"beta must be a positive number or a WarmUp, got 0.0"),
+    "beta name": ({"beta": "linear"}, r"beta must be a positive number or a WarmUp, got 'linear'"),
+    "likelihood of other data": ({"likelihood": LIKELIHOODS["poisson"]((5,))}, r"of shape \(5,\), not of \(6,\)"),
     "manifold": ({"manifold": 1.0}, r"manifold must be a manifold, got 1.0"),
 }
 
@@ -266,7 +272,7 @@ def test_bad_arguments(name):
     good = {"manifold": PoincareBall(1.0), "latent_dim": 2, "data_shape": 6, "hidden_dim": 4}
     with pytest.raises(ValueError, match=message):
         HyperbolicVAE(**(good | changes))
-    shared = set(changes) <= {"latent_dim", "data_shape", "likelihood", "prior_scale", "posterior_scale"}
+    shared = set(changes) <= {"latent_dim", "data_shape", "likelihood", "prior_scale", "posterior_scale", "beta"}
     if shared:
         del good["manifold"]
         with pytest.raises(ValueError, match=message):

@@ -1,0 +1,35 @@
+"""Weights of the divergence that grow while a model is trained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """A weight that grows linearly from ``start`` and is ``end`` from the last of ``num_steps`` steps on.
+
+    :param num_steps: how many steps it takes.
+    :param start: the weight before the first step.
+    :param end: the weight after the last one.
+
+    >>> schedule = WarmUp(4)
+    >>> [schedule(step) for step in range(6)]
+    [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    """
+
+    num_steps: int
+    start: float = 0.0
+    end: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.num_steps, int) or self.num_steps < 1:
+            raise ValueError(f"num_steps must be an integer >= 1, got {self.num_steps!r}.")
+        if not (0 <= self.start < math.inf and 0 < self.end < math.inf):
+            raise ValueError(f"start must be at least 0 and end positive, got {self.start!r} and {self.end!r}.")
+
+    def __call__(self, step: int) -> float:
+        """The weight of a step, the first of which is 0."""
+        share = min(1.0, (step + 1) / self.num_steps)
+        return self.start + (self.end - self.start) * share
