@@ -10,12 +10,13 @@ from typing import Any
 import pyro
 import torch
 from pyro.infer import Trace_ELBO
-from torch import Tensor, nn
+from torch import nn
 
 from pyro_hyperbolic.experiments.experiment import Job
 from pyro_hyperbolic.experiments.progress import Progress
 from pyro_hyperbolic.experiments.store import RunStore
 from pyro_hyperbolic.infer import EnsembleSVI, load_checkpoint, save_checkpoint
+from pyro_hyperbolic.infer.arguments import step_on
 from pyro_hyperbolic.infer.aside import aside
 
 # Triples of a member, a datum and a sample that are held at a time.
@@ -44,13 +45,14 @@ class Session:
         self,
         jobs: Sequence[Job],
         members: Sequence[Any],
-        epoch: Callable[[int], Iterable[tuple[Tensor, ...]]],
+        epoch: Callable[[int], Iterable[Any]],
         num_epochs: int,
         learning_rate: float,
     ) -> EnsembleSVI:
         """Train members with Adam on the ELBO, from the checkpoint of these jobs if there is one.
 
-        :param epoch: the batches of an epoch by its number, from 1 on; a batch is a tuple with one part per member.
+        :param epoch: the batches of an epoch by its number, from 1 on; a batch is what
+            :meth:`EnsembleSVI.run` takes, with one part per member.
         """
         pyro.clear_param_store()
         pairs = [(member.model, member.guide) for member in members]
@@ -69,8 +71,7 @@ class Session:
         self.progress.advance(done * len(jobs), label)
         start = saved = time.monotonic()
         for number in range(done + 1, num_epochs + 1):
-            for batch in epoch(number):
-                svi.step(*batch)
+            svi.run(epoch(number))
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             self.progress.advance(len(jobs), label)
@@ -82,12 +83,16 @@ class Session:
         if done == num_epochs:
             # All that is left is the evaluation, for which the ensemble must be set up.
             with aside():
-                svi.evaluate_loss(*next(iter(epoch(num_epochs))))
+                step_on(svi.evaluate_loss, next(iter(epoch(num_epochs))))
         return svi
 
-    def negative_iwae(self, svi: EnsembleSVI, data: Tensor, num_samples: int, *, shared: bool) -> list[dict[str, Any]]:
-        """The negative IWAE estimate of every member, averaged over the data, with its Monte Carlo error."""
-        estimates, errors = svi.log_marginal_likelihood(
+    def negative_iwae(self, svi: EnsembleSVI, data: Any, num_samples: int, *, shared: bool) -> list[dict[str, Any]]:
+        """The negative IWAE estimate of every member, averaged over the data, with its Monte Carlo error.
+
+        :param data: a tensor, or a dictionary of keywords of the programs.
+        """
+        estimates, errors = step_on(
+            svi.log_marginal_likelihood,
             data,
             num_samples=num_samples,
             chunk=_CHUNK[self.device.type],

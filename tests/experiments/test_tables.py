@@ -28,6 +28,7 @@ PATTERNS = {
     "table3": ["euclidean"],
     "table4": [],
     "ablation": ["*, d=2"],
+    "cells": ["paul15, euclidean", "branching, c=1"],
 }
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from pyro_hyperbolic import plotting
 from pyro_hyperbolic.experiments.experiment import Experiment
 from pyro_hyperbolic.experiments.report.ablation import ablation
+from pyro_hyperbolic.experiments.report.cells import cells
 from pyro_hyperbolic.experiments.report.results import Results
 from pyro_hyperbolic.experiments.report.table1 import table1
 from pyro_hyperbolic.experiments.report.table2 import table2
@@ -25,6 +26,7 @@ REPORTS: dict[str, Callable[[Results], tuple[str, Figure]]] = {
     "table3": table3,
     "table4": table4,
     "ablation": ablation,
+    "cells": cells,
 }
 """What makes the body and the picture of a report, by the name of the experiment."""
 

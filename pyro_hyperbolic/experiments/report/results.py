@@ -18,6 +18,7 @@ TITLES = {
     "table3": "Table 3: accuracy of a classifier on 2-d embeddings",
     "table4": "Table 4: link prediction",
     "ablation": "Ablation of the decoder, negative test IWAE",
+    "cells": "Single cells: Euclidean and hyperbolic auto-encoders of counts",
 }
 
 
