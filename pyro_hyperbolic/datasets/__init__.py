@@ -8,6 +8,7 @@
 :func:`graph`                   the three networks of the paper, any edge list, built-in graphs
 :func:`split_edges`             a link-prediction split of a graph
 :func:`graph_distances`         lengths of the shortest paths of a graph
+:func:`from_anndata`            counts of single cells in an ``AnnData``; :func:`to_anndata` writes results into one
 ==============================  ============================================================
 
 Everything random is seeded with a generator of its own, so the global random state is left alone.
@@ -16,6 +17,7 @@ Importing this package costs no more than importing torch.
 
 from __future__ import annotations
 
+from pyro_hyperbolic.datasets.annotated import AnnotatedCells, from_anndata, to_anndata
 from pyro_hyperbolic.datasets.branching import BranchingDiffusion, branching_diffusion
 from pyro_hyperbolic.datasets.distances import graph_distances
 from pyro_hyperbolic.datasets.graphs import graph
@@ -26,6 +28,7 @@ from pyro_hyperbolic.datasets.simple_graph import Graph
 from pyro_hyperbolic.datasets.splits import EdgeSplit, split_edges
 
 __all__ = [
+    "AnnotatedCells",
     "BranchingCells",
     "BranchingDiffusion",
     "BundledDataWarning",
@@ -35,9 +38,11 @@ __all__ = [
     "Graph",
     "branching_cells",
     "branching_diffusion",
+    "from_anndata",
     "graph",
     "graph_distances",
     "mnist",
     "paul15",
     "split_edges",
+    "to_anndata",
 ]
