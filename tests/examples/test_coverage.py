@@ -20,6 +20,7 @@ TESTED_IN = {
     "link_prediction": "test_other_examples.py",
     "mixture_prior_vae": "test_mixture_prior_vae.py",
     "mnist_svi": "test_mnist_svi.py",
+    "single_cell": "test_single_cell.py",
     "tree_embedding": "test_drawing_examples.py",
 }
 
