@@ -121,7 +121,7 @@ def write(vae: CountVAE, source: Source, test: Tensor, args: argparse.Namespace)
         to_anndata(source.adata, vae, from_anndata(source.adata, args.layer, source.batch_key))
         source.adata.write_h5ad(args.output_dir / "embedding.h5ad")
     if args.latent_dim == 2:
-        panels = {"type or lineage": source.shown, "pseudotime": times, "batch": source.cells.batches}
+        panels = {source.title: source.shown, "pseudotime": times, "batch": source.cells.batches}
         draw(z, manifold, panels, args.output_dir / "disc.png")
 
 

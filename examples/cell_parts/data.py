@@ -23,13 +23,15 @@ class Source:
     """Cells, and how to speak of them.
 
     :param cells: what the models and the scores are given.
-    :param shown: the labels that the picture shows, ``(N,)``; ``None`` without.
+    :param title: what the labels are.
+    :param shown: those that the picture shows, ``(N,)``; ``None`` without.
     :param roots: numbers of the cells that the lineage begins with; empty if unknown.
     :param adata: the cells as an ``AnnData``; ``None`` where that package is not installed.
     :param batch_key: its column of the batches; ``None`` without.
     """
 
     cells: KnownCells
+    title: str
     shown: np.ndarray | None
     roots: Tensor
     adata: Any
@@ -46,7 +48,9 @@ def _paul15(args: argparse.Namespace) -> Source:
     names = np.array(found.type_names)
     shown = names[found.types.numpy()]
     roots = (found.types == found.type_names.index(ROOT_TYPE)).nonzero().flatten()
-    return Source(KnownCells(found.counts, found.types), shown, roots, _table(found.counts, cell_type=shown), None)
+    return Source(
+        KnownCells(found.counts, found.types), "type", shown, roots, _table(found.counts, cell_type=shown), None
+    )
 
 
 def _branching(args: argparse.Namespace) -> Source:
@@ -58,7 +62,7 @@ def _branching(args: argparse.Namespace) -> Source:
     shown = found.lineages(min(2, args.levels)).numpy()
     columns = {"edge": found.nodes.numpy(), "time": found.times.numpy()}
     columns |= {} if batches is None else {"batch": batches.numpy()}
-    return Source(cells, shown, roots, _table(found.counts, **columns), None if batches is None else "batch")
+    return Source(cells, "lineage", shown, roots, _table(found.counts, **columns), None if batches is None else "batch")
 
 
 def _h5ad(args: argparse.Namespace) -> Source:
@@ -84,7 +88,7 @@ def _h5ad(args: argparse.Namespace) -> Source:
             roots = torch.from_numpy(shown == args.root_label).nonzero().flatten()
             if len(roots) == 0:
                 raise SystemExit(f"--root-label must be one of {known.tolist()}, got {args.root_label!r}.")
-    return Source(KnownCells(counts, labels, batches), shown, roots, adata, args.batch_key)
+    return Source(KnownCells(counts, labels, batches), "type", shown, roots, adata, args.batch_key)
 
 
 def _table(counts: Tensor, **columns: np.ndarray) -> Any:

@@ -129,15 +129,15 @@ def test_files_need_their_package(run: Any, tmp_path: Path, monkeypatch: pytest.
 
 def test_file_of_the_user(run: Any, tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")
-    counts = np.random.default_rng(0).poisson(3.0, (60, 12)).astype(np.float32)
-    obs = {"plate": ["a", "b", "c"] * 20, "kind": ["x", "y"] * 30}
+    counts = np.random.default_rng(0).poisson(3.0, (120, 12)).astype(np.float32)
+    obs = {"plate": ["a", "b", "c"] * 40, "kind": ["x", "y"] * 60}
     anndata.AnnData(counts, obs=obs).write_h5ad(tmp_path / "cells.h5ad")
     keys = "--batch-key plate --label-key kind --models hyperbolic"
     result = run(tmp_path / "out", f"--data {tmp_path / 'cells.h5ad'} {keys} --root-label y")
     assert {"batch_mixing", "knn_accuracy"} <= result["runs"][0].keys()
     written = anndata.read_h5ad(tmp_path / "out" / "embedding.h5ad")
-    assert written.obsm["X_hyperbolic"].shape == (60, 2)
-    assert np.load(tmp_path / "out" / "embedding.npz")["pseudotime"].shape == (60,)
+    assert written.obsm["X_hyperbolic"].shape == (120, 2)
+    assert np.load(tmp_path / "out" / "embedding.npz")["pseudotime"].shape == (120,)
     for wrong, message in (
         ("--label-key no", "--label-key must be one of"),
         (f"{keys} --root-label z", "--root-label"),
