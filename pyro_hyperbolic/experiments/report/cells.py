@@ -7,7 +7,7 @@ import math
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from pyro_hyperbolic.experiments.cells import CURVATURES, DATA, CellsCell
+from pyro_hyperbolic.experiments.cells import CURVATURES, CellsCell
 from pyro_hyperbolic.experiments.report.results import NOT_RUN, Results, number, table
 from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.experiments.table1 import NEARLY_FLAT
@@ -26,25 +26,27 @@ METRICS = {
 
 MODELS = {c: "Euclidean" if c == 0 else f"c = {c:g}" for c in CURVATURES}
 CURVED = 1.0
+OTHERS = (0.0, NEARLY_FLAT)  # what the curved model is compared with
 
 
 def cells(results: Results) -> tuple[str, Figure]:
     """Scores of every model, and what curvature changes on the same cells."""
-    head = ["", "score", *MODELS.values(), "c = 1 minus Euclidean", f"c = 1 minus c = {NEARLY_FLAT:g}"]
+    head = ["", "score", *MODELS.values(), *(f"c = 1 minus {MODELS[c]}" for c in OTHERS)]
     rows = []
     for data, title in TITLES.items():
         for metric, (name, digits) in METRICS.items():
             if not _is_known(results, data, metric):
                 continue
             own = [results.text(CellsCell(data, c), metric, digits=digits) for c in CURVATURES]
-            gains = [_gain(results, data, metric, other) for other in (0.0, NEARLY_FLAT)]
+            gains = [_gain(results, data, metric, other) for other in OTHERS]
             rows.append(
                 [title, name, *own, *(NOT_RUN if gain is None else number(gain, 1.0, digits) for gain in gains)]
             )
     notes = (
         "\nMean and 95% interval over runs, each on a split (and a simulated lineage) of its own that all models share;"
         " differences are those on the same cells. A smaller IWAE is better. Mixing is best at 1, coverage at 0.9."
-        f" The column c = {NEARLY_FLAT:g} is the hyperbolic model with next to no curvature.\n"
+        f" The column c = {NEARLY_FLAT:g} is the hyperbolic model with next to no curvature. The picture shows the"
+        " differences.\n"
     )
     return table(head, rows) + notes, _draw(results)
 
@@ -63,22 +65,23 @@ def _gain(results: Results, data: str, metric: str, other: float) -> tuple[float
 
 
 def _draw(results: Results) -> Figure:
-    """One panel for each score, one colour for each data set."""
+    """What curvature changes: one panel for each score, one colour for each data set."""
     figure, axes = plt.subplots(1, len(METRICS), figsize=(2.1 * len(METRICS), 2.9), layout="constrained")
     for ax, (metric, (title, _)) in zip(axes, METRICS.items(), strict=True):
-        for shift, (data, colour) in enumerate(zip(DATA, PALETTE, strict=False)):
-            if not _is_known(results, data, metric):
-                continue
-            for x, c in enumerate(CURVATURES):
-                shown = results.shown(CellsCell(data, c), metric)
-                if shown is not None:
+        ax.axhline(0.0, color="0.7", linewidth=0.8)
+        for shift, (data, colour) in enumerate(zip(TITLES, PALETTE, strict=False)):
+            for x, other in enumerate(OTHERS):
+                gain = _gain(results, data, metric, other) if _is_known(results, data, metric) else None
+                if gain is not None:
                     label = TITLES[data] if x == 0 else None
                     place = x + 0.15 * (shift - 0.5)
-                    ax.errorbar(place, *shown, color=colour, marker="o", capsize=2.5, label=label)
+                    ax.errorbar(place, gain[0], gain[1] or 0.0, color=colour, marker="o", capsize=2.5, label=label)
         ax.set_title(title, fontsize="small")
-        ax.set_xticks(range(len(MODELS)), list(MODELS.values()), rotation=30, fontsize="small")
+        ax.set_xticks(range(len(OTHERS)), [f"minus {MODELS[c]}" for c in OTHERS], rotation=20, fontsize="small")
+        ax.set_xlim(-0.5, len(OTHERS) - 0.5)
         ax.tick_params(axis="y", labelsize="small")
         ax.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("score with c = 1")
     handles, labels = axes[0].get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
