@@ -37,10 +37,17 @@ class BranchingCells:
     depths: Tensor
     parents: Tensor
 
-    @property
-    def branches(self) -> Tensor:
-        """The child of the root that each cell descends from, int64 ``(N,)``, from 1 on: the coarsest lineages."""
-        return _ancestors(self.parents, self.depths)[self.nodes, 1]
+    def lineages(self, level: int) -> Tensor:
+        """The node of a level that each cell descends from, int64 ``(N,)``; of cells above it, the node below them.
+
+        Args:
+            level: from 1, the children of the root, to the depth of the tree, where it is ``nodes``.
+        """
+        levels = int(self.depths.max())
+        if level not in range(1, levels + 1):
+            raise ValueError(f"level must be an integer from 1 to {levels}, got {level!r}.")
+        way = _ancestors(self.parents, self.depths)[self.nodes]
+        return torch.where(way[:, level] < 0, self.nodes, way[:, level])
 
     def distances(self, cells: Tensor | None = None) -> Tensor:
         r"""Lengths of the paths along the tree between cells, float32 ``(K, K)``.

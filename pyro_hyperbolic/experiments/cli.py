@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from pyro_hyperbolic.experiments.ablation import Ablation
+from pyro_hyperbolic.experiments.cells import Cells
 from pyro_hyperbolic.experiments.experiment import Experiment
 from pyro_hyperbolic.experiments.figures import FIGURES, draw
 from pyro_hyperbolic.experiments.mixed import Mixed
@@ -26,7 +27,8 @@ from pyro_hyperbolic.experiments.table4 import Table4
 
 T = TypeVar("T", bound=Experiment)
 
-EXPERIMENTS: dict[str, Any] = {table.command: table for table in (Table1, Table2, Table3, Table4, Ablation, Mixed)}
+TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells)
+EXPERIMENTS: dict[str, Any] = {table.command: table for table in TABLES}
 
 DESCRIPTION = """Reproduce the tables and figures of the paper.
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyro
 import torch
 from pyro.infer import Trace_ELBO
-from torch import Tensor, nn
+from torch import nn
 
 from pyro_hyperbolic.experiments.experiment import Job
 from pyro_hyperbolic.experiments.progress import Progress
@@ -51,7 +51,8 @@ class Session:
     ) -> EnsembleSVI:
         """Train members with Adam on the ELBO, from the checkpoint of these jobs if there is one.
 
-        :param epoch: the batches of an epoch by its number, from 1 on, with one part per member.
+        :param epoch: the batches of an epoch by its number, from 1 on; a batch is what
+            :meth:`EnsembleSVI.run` takes, with one part per member.
         """
         pyro.clear_param_store()
         pairs = [(member.model, member.guide) for member in members]
@@ -85,9 +86,13 @@ class Session:
                 step_on(svi.evaluate_loss, next(iter(epoch(num_epochs))))
         return svi
 
-    def negative_iwae(self, svi: EnsembleSVI, data: Tensor, num_samples: int, *, shared: bool) -> list[dict[str, Any]]:
-        """The negative IWAE estimate of every member, averaged over the data, with its Monte Carlo error."""
-        estimates, errors = svi.log_marginal_likelihood(
+    def negative_iwae(self, svi: EnsembleSVI, data: Any, num_samples: int, *, shared: bool) -> list[dict[str, Any]]:
+        """The negative IWAE estimate of every member, averaged over the data, with its Monte Carlo error.
+
+        :param data: a tensor, or a dictionary of keywords of the programs.
+        """
+        estimates, errors = step_on(
+            svi.log_marginal_likelihood,
             data,
             num_samples=num_samples,
             chunk=_CHUNK[self.device.type],

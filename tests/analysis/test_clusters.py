@@ -12,10 +12,9 @@ from torch.nn.functional import one_hot
 from pyro_hyperbolic import PoincareBall, Sphere
 from pyro_hyperbolic.analysis import k_means
 from pyro_hyperbolic.geometry import frechet_mean
+from tests.analysis.cases import spaces
 from tests.geometry.spaces import SPACES, SpaceCase
 from tests.helpers import DTYPES, same
-
-spaces = pytest.mark.parametrize("case", SPACES, ids=str)
 
 
 def partitions(n: int, k: int) -> Tensor:

@@ -12,10 +12,9 @@ from pyro_hyperbolic import Euclidean, PoincareBall, Sphere
 from pyro_hyperbolic.analysis import fit_mixture
 from pyro_hyperbolic.analysis.mixtures import _Scales
 from pyro_hyperbolic.distributions import RiemannianNormal
+from tests.analysis.cases import spaces
 from tests.geometry.spaces import SPACES, SpaceCase
 from tests.helpers import DTYPES, same
-
-spaces = pytest.mark.parametrize("case", SPACES, ids=str)
 
 
 def two_groups(case: SpaceCase, count: int = 40, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -47,7 +46,7 @@ def test_gradient_vanishes(case: SpaceCase) -> None:
         same(slope, torch.zeros_like(slope), 1e-4)
 
 
-@pytest.mark.parametrize("case", [case for case in SPACES if case.dim == 2 or case.name == "PoincareBall"], ids=str)
+@pytest.mark.parametrize("case", [SPACES[0], SPACES[4]], ids=str)
 def test_as_good_as_a_direct_search(case: SpaceCase) -> None:
     x = two_groups(case)
     fit = fit_mixture(x, case.space, 2, restarts=1, tolerance=1e-11, max_steps=3000)
@@ -84,7 +83,7 @@ def test_likelihood_never_falls(case: SpaceCase) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @spaces
 def test_both_precisions_and_pyro(case: SpaceCase, dtype: torch.dtype) -> None:
-    x = two_groups(case, 200, dtype)
+    x = two_groups(case, 100, dtype)
     fit = fit_mixture(x, case.space, 2, restarts=1)
     assert {fit.weights.dtype, fit.loc.dtype, fit.scale.dtype} == {dtype}
     same(fit.weights.sum(), 1.0, 1e-6)
@@ -93,10 +92,10 @@ def test_both_precisions_and_pyro(case: SpaceCase, dtype: torch.dtype) -> None:
     assert (mixture.batch_shape, mixture.event_shape) == ((), x.shape[-1:])
     same(mixture.log_prob(x).mean(), fit.history[-1], 1e-9 if dtype == torch.float64 else 1e-4)
     share = fit.responsibilities(x)
-    same(share.sum(-1), torch.ones(200), 1e-6)
+    same(share.sum(-1), torch.ones(100), 1e-6)
     same(share.mean(0), fit.weights, 1e-3)
     first = int(fit.responsibilities(x[:1]).argmax())
-    assert (share.argmax(-1) == first).sum() == pytest.approx(100, abs=12)
+    assert (share.argmax(-1) == first).sum() == pytest.approx(50, abs=8)
     torch.manual_seed(0)
     assert case.space.contains(mixture.sample((5,))).all()
 
@@ -114,7 +113,7 @@ def test_one_component_is_its_moments(case: SpaceCase) -> None:
 
 
 def test_flat_space_is_the_textbook() -> None:
-    x = torch.randn(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(400, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     fit = fit_mixture(x, Euclidean(), 1)
     same(fit.loc[0], x.mean(0), 1e-9)
     same(fit.scale[0, 0], (x - x.mean(0)).square().mean().sqrt(), 1e-9)
@@ -126,7 +125,7 @@ def test_criterion_finds_the_number_of_components() -> None:
     torch.manual_seed(0)
     places = ball.from_normal_coords(None, 2.0 * torch.tensor([[1.0, 0.0], [-1.0, 0.5], [0.0, -1.0]]))
     x = RiemannianNormal(places, 0.4, ball).sample((200,)).flatten(0, 1)
-    criteria = [fit_mixture(x, ball, k, restarts=2, tolerance=1e-5).bic(x) for k in (2, 3, 4)]
+    criteria = [fit_mixture(x, ball, k, restarts=1, tolerance=1e-4).bic(x) for k in (2, 3, 4)]
     assert criteria.index(min(criteria)) == 1
 
 

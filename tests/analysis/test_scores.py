@@ -13,10 +13,10 @@ from pyro_hyperbolic import Euclidean, PoincareBall
 from pyro_hyperbolic.analysis import batch_mixing, knn_accuracy, lineage_correlation, posterior_coverage
 from pyro_hyperbolic.analysis.scores import _mean_entropy, _ranks
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
+from tests.analysis.cases import spaces
 from tests.geometry.spaces import SPACES, SpaceCase
 from tests.helpers import same
 
-spaces = pytest.mark.parametrize("case", SPACES, ids=str)
 LINE = torch.tensor([0.0, 1.0, 2.1, 3.3, 10.0]).unsqueeze(-1)
 
 

@@ -48,7 +48,13 @@ def test_distances_are_those_of_the_tree(levels: int, branching: int) -> None:
     torch.testing.assert_close(data.distances(some), expected[some][:, some], rtol=0, atol=1e-5)
     ways = torch.tensor([lengths[f"cell {i}"][0] for i in range(40)])
     torch.testing.assert_close(data.times, ways, rtol=0, atol=1e-5)
-    assert set(data.branches.tolist()) <= set(range(1, branching + 1))
+    assert set(data.lineages(1).tolist()) <= set(range(1, branching + 1))
+    assert torch.equal(data.lineages(levels), data.nodes)
+    for level in range(1, levels + 1):
+        for cell, node in enumerate(data.lineages(level).tolist()):
+            own = int(data.nodes[cell])
+            assert node == own if data.depths[own] < level else node in {own, *networkx.ancestors(data.tree, own)}
+            assert data.depths[node] == min(level, data.depths[own])
 
 
 def test_the_tree_is_complete() -> None:
@@ -83,6 +89,12 @@ def test_size_factors_and_batches() -> None:
     effects = shares.log() - shares.log().mean(0)
     assert 0.15 < effects.std().item() < 0.4
     assert data.batches.bincount().min() > 6300
+
+
+@pytest.mark.parametrize("level", [0, 6, 1.5])
+def test_levels_of_lineages(level: Any) -> None:
+    with pytest.raises(ValueError, match="level must be an integer from 1 to 5, got"):
+        branching_cells(cells=5, genes=2).lineages(level)
 
 
 def test_expression_diffuses() -> None:

@@ -22,6 +22,7 @@ TESTED_IN = {
     "mixture_prior_vae": "test_mixture_prior_vae.py",
     "mnist_svi": "test_mnist_svi.py",
     "storms": "test_storms.py",
+    "single_cell": "test_single_cell.py",
     "tree_embedding": "test_drawing_examples.py",
 }
 

@@ -29,6 +29,7 @@ PATTERNS = {
     "table4": [],
     "ablation": ["*, d=2"],
     "mixed": ["mnist, e6", "mnist, h2,s2,e2 c learned", "branching, u2,u2,u2 k=*", "phylogenetic, u5*"],
+    "cells": ["paul15, euclidean", "branching, c=1"],
 }
 
 

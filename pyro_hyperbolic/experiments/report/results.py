@@ -19,6 +19,7 @@ TITLES = {
     "table4": "Table 4: link prediction",
     "ablation": "Ablation of the decoder, negative test IWAE",
     "mixed": "Mixed curvature: spheres, products and curvatures of either sign",
+    "cells": "Single cells: Euclidean and hyperbolic auto-encoders of counts",
 }
 
 

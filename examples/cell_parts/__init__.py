@@ -1,0 +1,1 @@
+"""Parts of ``single_cell.py``."""
