@@ -178,7 +178,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
     p.add_argument("--components", type=int, nargs="+", default=[1, 2, 4], help="of the mixture, to choose from")
     p.add_argument("--num-steps", type=int, default=250, help="of SVI")
-    p.add_argument("--starts", type=int, default=1, help="of SVI, of which the best is taken")
+    p.add_argument("--starts", type=int, default=2, help="of SVI, of which the best is taken")
     p.add_argument("--draws", type=int, default=50, help="of a guide, for its predictive density")
     p.add_argument("--chains", type=int, default=2, help="of NUTS")
     p.add_argument("--warmup", type=int, default=100, help="steps of NUTS before the samples")

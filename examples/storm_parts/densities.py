@@ -15,7 +15,7 @@ from pyro_hyperbolic.geometry import space
 from storm_parts.data import MIDDLE, UNIT, Days
 
 Values = dict[str, Tensor]
-LATITUDES = torch.linspace(-1.6, 2.6, 43, dtype=torch.float64)
+LATITUDES = torch.linspace(-1.6, 3.9, 56, dtype=torch.float64)
 """Where storms are followed, in units of ``UNIT`` degrees from ``MIDDLE``."""
 HEADINGS = 2 * math.pi * (torch.arange(72, dtype=torch.float64) + 0.5) / 72 - math.pi
 

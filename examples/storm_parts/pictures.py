@@ -24,7 +24,7 @@ def draw(posteriors: dict[str, Values], samples: Values, test: Days, path: Path)
     )
     for ax, (name, draws) in zip(axes, posteriors.items(), strict=False):
         density = on_grid(SETUPS[name], draws).mean(-1).numpy()
-        ax.pcolormesh(degrees, latitudes, density, cmap="Blues", shading="nearest", rasterized=True)
+        ax.pcolormesh(degrees, latitudes, density, cmap="Blues", shading="gouraud", rasterized=True)
         ax.plot(
             torch.rad2deg(test.heading).numpy(),
             (MIDDLE + UNIT * test.latitude).numpy(),
