@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.geometry import Manifold, PoincareBall
 from pyro_hyperbolic.plotting import canvas
-from pyro_hyperbolic.plotting.regions import Scales, region_factors
+from pyro_hyperbolic.plotting.borders import Scales, region_factors
 from pyro_hyperbolic.plotting.surfaces import Center
 
 _CORNERS = 128

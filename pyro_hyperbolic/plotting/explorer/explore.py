@@ -11,12 +11,12 @@ from torch import Tensor
 
 from pyro_hyperbolic.analysis import Projection
 from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.plotting.borders import Scales, region_factors
 from pyro_hyperbolic.plotting.explorer.packing import LEVELS, half_points, moved_home, packed, packed_labels
 from pyro_hyperbolic.plotting.explorer.page import Explorer
 from pyro_hyperbolic.plotting.explorer.thumbnails import sheet
 from pyro_hyperbolic.plotting.labels import Labels, classify
 from pyro_hyperbolic.plotting.projections import flattened
-from pyro_hyperbolic.plotting.regions import Scales, region_factors
 from pyro_hyperbolic.plotting.scatters import check_edges
 from pyro_hyperbolic.plotting.surfaces import Center, Surface, checked_center, checked_points, surface
 
