@@ -10,7 +10,8 @@ distances and the mixing of batches where these are known, and how often the 90%
 
 Cells are those of Paul et al. (2015), which come with the package, a simulated lineage, or a ``.h5ad`` file of yours,
 which needs the package ``anndata``. The disc is drawn coloured by label, by pseudotime (the distance from a root cell)
-and by batch. The embedding is written as ``.npz``, and as ``.h5ad`` where ``anndata`` is installed.
+and by batch; ``latent.html`` is a page on which to move through it. The embedding is written as ``.npz``, and as
+``.h5ad`` where ``anndata`` is installed.
 
 Every epoch ends with a checkpoint. A run that was interrupted goes on with ``--resume`` and ends where an uninterrupted
 one would have.
@@ -40,6 +41,7 @@ from pyro.infer import Trace_ELBO
 from torch import Tensor
 
 import pyro_hyperbolic
+from pyro_hyperbolic import plotting
 from pyro_hyperbolic.datasets import from_anndata, to_anndata
 from pyro_hyperbolic.experiments.cells import build_count_vae, embedding_scores
 from pyro_hyperbolic.experiments.statistics import mean_interval
@@ -123,6 +125,8 @@ def write(vae: CountVAE, source: Source, test: Tensor, args: argparse.Namespace)
     if args.latent_dim == 2:
         panels = {source.title: source.shown, "pseudotime": times, "batch": source.cells.batches}
         draw(z, manifold, panels, args.output_dir / "disc.png")
+        labels = next((values for values in panels.values() if values is not None), None)
+        plotting.explore(z, manifold, args.output_dir / "latent.html", labels=labels, title="Single cells")
 
 
 def report(entries: list[dict[str, Any]], args: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ from pyro_hyperbolic.infer import load_checkpoint
 from tests.examples.comparing import equal
 
 TINY = "--num-cells 150 --levels 2 --hidden-dim 8 --num-epochs 2 --iwae-samples 2 --batch-size 50 --threads 1"
-FILES = {"disc.png", "embedding.npz", "metrics.json"}
+FILES = {"disc.png", "embedding.npz", "latent.html", "metrics.json"}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_simulated_lineage(run: Any, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_bundled_cells(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = run(tmp_path, "--num-epochs 1 --models hyperbolic --latent-dim 3 --batch-size 500")
-    assert {path.name for path in tmp_path.iterdir()} - {"embedding.h5ad"} == (FILES - {"disc.png"}) | {
+    assert {path.name for path in tmp_path.iterdir()} - {"embedding.h5ad"} == (FILES - {"disc.png", "latent.html"}) | {
         "hyperbolic-0.pt"
     }
     assert "batch_mixing" not in result["runs"][0]
