@@ -47,6 +47,11 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture(autouse=True)
+def _no_figures_of_others() -> None:
+    plt.close("all")
+
+
+@pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
     yield
     plt.close("all")

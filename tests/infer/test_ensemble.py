@@ -451,7 +451,7 @@ class Tempered(HyperbolicVAE):
 
     temperature = 1.0
 
-    def encode(self, x: Tensor) -> Any:
+    def encode(self, x: Tensor, **_: Any) -> Any:
         loc, scale = self.encoder(x)
         return self.latent.posterior(loc, self.temperature * scale)
 
@@ -465,7 +465,9 @@ class TestRefused:
     @pytest.mark.parametrize("attribute", ["likelihood", "temperature"])
     def test_other_attributes(self, attribute):
         modules = [Tempered(PoincareBall(1.0), 2, 6, hidden_dim=8) for _ in range(3)]
-        setattr(modules[2], attribute, {"likelihood": "normal", "temperature": 0.5}[attribute])
+        other = Tempered(PoincareBall(1.0), 2, 6, hidden_dim=8, likelihood="normal")
+        other.temperature = 0.5
+        setattr(modules[2], attribute, getattr(other, attribute))
         svi = ensemble(modules)
         for _ in range(2):  # trying again does not help
             with pytest.raises(ValueError, match=r"member 2 has loss .* neither a parameter nor a buffer"):

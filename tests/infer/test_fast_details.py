@@ -266,10 +266,10 @@ class TestEnsemble:
 
     def test_attributes_that_differ_are_named(self, x):
         vaes = [HyperbolicVAE(PoincareBall(1.0), 2, 3, hidden_dim=5, likelihood="normal") for _ in range(2)]
-        for beta, vae in enumerate(vaes):
-            vae.beta = 1.0 + beta
+        for number, vae in enumerate(vaes):
+            vae.weight = 1.0 + number
         svi = EnsembleSVI([(v.model, v.guide) for v in vaes], adam(), Trace_ELBO())
-        with pytest.warns(UserWarning, match=r"HyperbolicVAE.beta is 2.0 in member 1 and 1.0 in member 0") as record:
+        with pytest.warns(UserWarning, match=r"HyperbolicVAE.weight is 2.0 in member 1 and 1.0 in member 0") as record:
             svi.step(x, shared=True)
         assert record[0].filename == __file__
 

@@ -178,7 +178,7 @@ def weighted(kind: Any, steps: int = 10, **options: Any) -> Tensor:
     """Losses of a run whose weight of the divergence grows."""
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
-    model, guide, args, kwargs = counts(beta=WarmUp(8))
+    model, guide, args, kwargs, _ = counts(beta=WarmUp(8))
     svi = kind(model, guide, optimiser(), Trace_ELBO(), **options)
     pyro.set_rng_seed(1)
     losses = []

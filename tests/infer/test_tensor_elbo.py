@@ -109,7 +109,7 @@ def gradients():
 
 @pytest.mark.parametrize(("programs", "loss"), CASES)
 def test_value_and_gradient(programs, loss):
-    model, guide, args, kwargs, _ = PROGRAMS[programs]()
+    model, guide, args, kwargs = PROGRAMS[programs]()
     stock = LOSSES[loss]()
     torch.manual_seed(1)
     expected = stock.loss_and_grads(model, guide, *args, **kwargs)
