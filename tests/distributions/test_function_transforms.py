@@ -207,9 +207,8 @@ def test_jit_trace(law, chart, batch):
     torch.testing.assert_close(traced(*moved), expected)
 
 
-@pytest.mark.parametrize(
-    "chart", [PoincareBall, pytest.param(Lorentz, marks=pytest.mark.slow)], ids=lambda chart: chart.__name__
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("chart", [PoincareBall, Lorentz], ids=lambda chart: chart.__name__)
 @every_law
 def test_compile_with_dynamic_shapes(law, chart, batch):
     torch._dynamo.reset()

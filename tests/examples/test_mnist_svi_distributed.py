@@ -133,6 +133,7 @@ def test_two_processes_train_as_one_until_one_is_killed(
     assert a["negative_iwae"] == pytest.approx(b["negative_iwae"], abs=6 * 2**0.5 * b["negative_iwae_error"])
 
 
+@pytest.mark.slow
 def test_the_first_process_chooses_the_folder(place: Place, example: ModuleType, digits: Path, tmp_path: Path) -> None:
     output = finish(process := launch(None, digits, "--num-epochs 1 --iwae-samples 0", cwd=tmp_path))
     assert process.returncode == 0, output

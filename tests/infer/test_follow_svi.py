@@ -141,11 +141,11 @@ def test_compiled_steps_with_noise_of_their_own(
     assert stock < start - 4 * width
 
 
-SLOW_COUNTS = pytest.param("counts with covariates", marks=pytest.mark.slow)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("counts with covariates", "enumerated in the model")]
 
 
 @pytest.mark.parametrize("compile", [False, True])
-@pytest.mark.parametrize("programs", ["modules", "statistics of batches", "enumerated in the model", SLOW_COUNTS])
+@pytest.mark.parametrize("programs", ["modules", "statistics of batches", *SLOW])
 def test_members_of_an_ensemble(programs: str, compile: bool, traced: None) -> None:
     """Each as FastSVI trains it alone; all draw the same noise."""
 
