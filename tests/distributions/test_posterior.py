@@ -72,8 +72,7 @@ def _agrees(law, mean, sd, mean_error, sd_error):
     assert ((sd - exact_sd).abs() < sd_error * exact_sd).all()
 
 
-@pytest.mark.slow  # the posteriors of tests/infer have a chain of either kind
-@every_prior
+@pytest.mark.parametrize("law", [hdist.RiemannianNormal, pytest.param(hdist.WrappedNormal, marks=pytest.mark.slow)])
 def test_nuts_agrees_with_the_grid(law):
     kernel = NUTS(_model(law), step_size=0.5, target_accept_prob=0.7, max_tree_depth=3)
     mcmc = MCMC(kernel, num_samples=260, warmup_steps=50, disable_progbar=True)
