@@ -29,7 +29,7 @@ NOT_CAPTURED = {"subsample", "sampled graph"}  # plates that draw their indices 
 REORDERED = frozenset({"riemannian"})
 # Those that differ from another in the distributions alone: the trainers see no difference.
 SIMILAR = {"riemannian", "euclidean", "hyperboloid", "minibatch", "subsample", "graph", "sampled graph", "dropout"}
-SIMILAR |= {"enumerated in the guide"}
+SIMILAR |= {"enumerated in the guide", "counts with covariates", "learnable curvature"}
 
 
 def rows(quick: Any, without: frozenset[str] = frozenset()) -> list[Any]:
