@@ -17,7 +17,7 @@ from pyro_hyperbolic.infer.arguments import as_arguments, signature, split_tenso
 from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.infer.compiled import compile_function, explained
 from pyro_hyperbolic.infer.functional import Found, Parameters, Program
-from pyro_hyperbolic.infer.graphs import CapturedStep
+from pyro_hyperbolic.infer.graphs import CapturedSteps
 from pyro_hyperbolic.infer.marginal import check_arguments, iwae_estimates, log_weights
 from pyro_hyperbolic.infer.minibatch import Epoch
 from pyro_hyperbolic.infer.modes import OutOfPlaceRandom
@@ -97,7 +97,7 @@ class EnsembleSVI:
         self._graded: set[str] = set()
         self._changed: set[str] = set()
         self._begun: set[Any] = set()
-        self._captured: dict[Any, CapturedStep] = {}
+        self._captured = CapturedSteps(self._graph_parts)
 
     def __len__(self) -> int:
         return len(self.members)
@@ -116,7 +116,7 @@ class EnsembleSVI:
         key = self._key(args, kwargs, shared)
         # The first step of a kind is not captured: it makes the state of the optimiser, which a capture must find.
         if self._optimiser.captured and key in self._begun:
-            losses = self._replay(key, self._step, args, kwargs | {"shared": shared})
+            losses = self._captured.replay(key, self._step, args, kwargs | {"shared": shared})
         else:
             losses = self._step(*args, shared=shared, **kwargs)
             self._begun.add(key)
@@ -151,16 +151,10 @@ class EnsembleSVI:
         def steps(rows: Tensor) -> Tensor:
             return torch.stack([step_on(self._step, epoch.source.take(index), shared=shared) for index in rows])
 
-        losses = self._replay((epoch.source, len(rows), key), steps, (rows,), {}, warm_up=1)
+        losses = self._captured.replay((epoch.source, len(rows), key), steps, (rows,), {}, warm_up=1)
         self.steps += len(rows)
         self._watch.see(losses, self.steps)
         return losses
-
-    def _replay(self, key: Any, step: Callable[..., Tensor], args: Any, kwargs: Any, **options: Any) -> Tensor:
-        if key not in self._captured:
-            with explained("captured in a CUDA graph", "use capture=False"):
-                self._captured[key] = CapturedStep(step, args, kwargs, *self._graph_parts(), **options)
-        return self._captured[key].replay(args, kwargs)
 
     def evaluate_loss(self, *args: Any, shared: bool = False, **kwargs: Any) -> Tensor:
         """The losses ``(E,)`` without a step."""

@@ -16,7 +16,7 @@ from pyro_hyperbolic.infer.arguments import as_arguments, signature, split_tenso
 from pyro_hyperbolic.infer.aside import aside
 from pyro_hyperbolic.infer.compiled import compile_function, explained
 from pyro_hyperbolic.infer.functional import Found, Parameters, Program, unknown_parameter
-from pyro_hyperbolic.infer.graphs import CapturedStep
+from pyro_hyperbolic.infer.graphs import CapturedSteps
 from pyro_hyperbolic.infer.minibatch import Epoch
 from pyro_hyperbolic.infer.modes import ConstantsOnDevice, DecompositionsOnDevice, Unvalidated
 from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
@@ -98,7 +98,7 @@ class FastSVI:
         self._pending: dict[str, Any] | None = None
         self._begun: set[Any] = set()
         self._compiled: dict[Any, tuple[Callable[..., Gradients], set[str]]] = {}
-        self._captured: dict[Any, CapturedStep] = {}
+        self._captured = CapturedSteps(self._graph_parts)
         self._watch: NaNWatch | None = None
         self._graded: set[str] = set()
 
@@ -185,7 +185,7 @@ class FastSVI:
             return self._ordinary_step(args, kwargs)
         if not self._optimiser.captured:
             return self._fast_step(*args, **kwargs)
-        return self._replay(key, self._fast_step, args, kwargs)
+        return self._captured.replay(key, self._fast_step, args, kwargs)
 
     def _block(self, epoch: Epoch, rows: Tensor) -> Tensor | None:
         """The steps with some batches, given by their rows, in one graph; ``None`` before a step of the kind."""
@@ -203,16 +203,10 @@ class FastSVI:
         def steps(rows: Tensor) -> Tensor:
             return torch.stack([step_on(self._fast_step, epoch.source.take(index)) for index in rows])
 
-        losses = self._replay((epoch.source, len(rows), key), steps, (rows,), {}, warm_up=1)
+        losses = self._captured.replay((epoch.source, len(rows), key), steps, (rows,), {}, warm_up=1)
         self.steps += len(rows)
         self._watch.see(losses, self.steps)
         return losses
-
-    def _replay(self, key: Any, step: Callable[..., Tensor], args: Any, kwargs: Any, **options: Any) -> Tensor:
-        if key not in self._captured:
-            with explained("captured in a CUDA graph", "use capture=False"):
-                self._captured[key] = CapturedStep(step, args, kwargs, *self._graph_parts(), **options)
-        return self._captured[key].replay(args, kwargs)
 
     def _validate(self, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Evaluate the loss with validation, aside, where it is due in one of the next steps."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.infer.arguments import split_tensors
+from pyro_hyperbolic.infer.compiled import explained
 
 
 class CapturedStep:
@@ -66,3 +67,25 @@ class CapturedStep:
             own.copy_(given, non_blocking=True)
         self._graph.replay()
         return self._loss.clone()
+
+
+class CapturedSteps:
+    """The captured steps of a trainer, each captured when it is first asked for.
+
+    :param parts: the tensors that the steps change, and what completes a capture.
+    """
+
+    def __init__(self, parts: Callable[[], tuple[list[Tensor], Callable[[], Any]]]) -> None:
+        self._parts = parts
+        self._steps: dict[Any, CapturedStep] = {}
+
+    def replay(self, key: Any, step: Callable[..., Tensor], args: Any, kwargs: Any, **options: Any) -> Tensor:
+        """Replay what has been captured for ``key``, or capture ``step`` for it."""
+        if key not in self._steps:
+            with explained("captured in a CUDA graph", "use capture=False"):
+                self._steps[key] = CapturedStep(step, args, kwargs, *self._parts(), **options)
+        return self._steps[key].replay(args, kwargs)
+
+    def clear(self) -> None:
+        """Forget the graphs, which write to the state that they were captured with."""
+        self._steps.clear()

@@ -132,7 +132,7 @@ def density(
         resolution: as of :func:`heatmap`.
         colorbar: as of :func:`heatmap`.
         view: as of :func:`~pyro_hyperbolic.plotting.disc`.
-        center: the point in the middle, or ``"mean"`` for that of the law; as of
+        center: the point in the middle, or ``"mean"`` for that of the distribution; as of
             :func:`~pyro_hyperbolic.plotting.disc` by default.
         **style: as of :func:`heatmap`.
 
