@@ -214,21 +214,24 @@ def in_guide_space(program: Program, args: argparse.Namespace) -> Found:
 def filtered(program: Program, args: argparse.Namespace, filters: int = 16) -> Found:
     """A particle filter that meets one distance after the other."""
 
-    class Prior:
+    class Model:
         def init(self, state: Any) -> None:
             state["z"] = pyro.sample("z", program.prior())
 
         def step(self, state: Any, i: int) -> None:
-            pass
-
-    class Model(Prior):
-        def step(self, state: Any, i: int) -> None:
             likelihood = program.measurement(state["z"], program.anchors[i])
             pyro.sample(f"distance_{i}", likelihood, obs=program.distances[i])
 
+    class Guide:
+        def init(self, state: Any) -> None:
+            pyro.sample("z", program.prior())
+
+        def step(self, state: Any, i: int) -> None:
+            pass
+
     draws, evidences = [], []
     for _ in range(filters):
-        smc = SMCFilter(Model(), Prior(), args.num_draws // filters, max_plate_nesting=0)
+        smc = SMCFilter(Model(), Guide(), args.num_draws // filters, max_plate_nesting=0)
         smc.init()
         total = torch.zeros(())
         for i, distance in enumerate(program.distances):
