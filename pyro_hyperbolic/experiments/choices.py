@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.experiments.experiment import Cell
+from pyro_hyperbolic.experiments.job import Cell
 from pyro_hyperbolic.experiments.mnist import MnistCell, MnistExperiment
 from pyro_hyperbolic.experiments.table2 import DIMENSIONS
 from pyro_hyperbolic.models import VAE
