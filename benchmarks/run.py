@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 
 from benchmarks.charts import charts
-from benchmarks.laws import laws
+from benchmarks.distributions import distributions
 from benchmarks.spaces import spaces
 from benchmarks.timing import Ratio, Settings
 from benchmarks.training import training
 
 GROUPS: dict[str, Callable[[Settings], Iterable[Ratio]]] = {
-    "laws": laws,
+    "distributions": distributions,
     "training": training,
     "charts": charts,
     "spaces": spaces,

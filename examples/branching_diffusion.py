@@ -31,7 +31,7 @@ import pyro_hyperbolic
 from pyro_hyperbolic import PoincareBall, datasets
 from pyro_hyperbolic.experiments.embeddings import gplvm, principal_components
 from pyro_hyperbolic.infer import load_checkpoint, log_marginal_likelihood, save_checkpoint, save_json
-from pyro_hyperbolic.models import LAWS, VAE, EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic.models import DISTRIBUTIONS, VAE, EuclideanVAE, HyperbolicVAE
 
 Data = datasets.BranchingDiffusion
 MODELS = ("hyperbolic", "euclidean")
@@ -195,8 +195,10 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
     positive = number(float, 0, above=True)
     p.add_argument("--curvature", type=positive, default=1.2, help="c of curvature -c (paper: 0.1 to 1.2)")
-    p.add_argument("--prior", choices=sorted(LAWS), default="wrapped", help="law of the hyperbolic prior")
-    p.add_argument("--posterior", choices=sorted(LAWS), default="wrapped", help="law of the hyperbolic posterior")
+    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="law of the hyperbolic prior")
+    p.add_argument(
+        "--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="law of the hyperbolic posterior"
+    )
     p.add_argument("--prior-scale", type=positive, default=1.7, help="of both priors (paper: 1 and 1.7)")
     p.add_argument("--hidden-dim", type=number(int, 1), default=200, help="width of the hidden layers (paper: 200)")
     p.add_argument("--depth", type=number(int, 1), default=6, help="generations of the tree below its root (paper: 6)")

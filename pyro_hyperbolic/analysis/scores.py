@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 
 from pyro_hyperbolic.analysis.inputs import checked_count, checked_labels, checked_points
 from pyro_hyperbolic.distributions import HyperbolicRadius
-from pyro_hyperbolic.distributions.base import ManifoldNormal, base_law
+from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.geometry.gromov import checked_distances
 
@@ -154,18 +154,22 @@ def posterior_coverage(posterior: Any, points: Tensor, *, level: float = 0.9) ->
     """
     if not 0 < level < 1:
         raise ValueError(f"posterior_coverage: level must be between 0 and 1, got {level!r}.")
-    law = base_law(posterior)
-    if not isinstance(law, (ManifoldNormal, Normal, torch.distributions.Normal)):
+    distribution = base_distribution(posterior)
+    if not isinstance(distribution, (ManifoldNormal, Normal, torch.distributions.Normal)):
         raise ValueError(
             f"posterior_coverage: posterior must be a wrapped or Riemannian normal or Normal(...).to_event(1), got"
-            f" {type(law).__name__}."
+            f" {type(distribution).__name__}."
         )
     if not isinstance(points, Tensor) or points.shape != posterior.batch_shape + posterior.event_shape:
         raise ValueError(
             f"posterior_coverage: points must have the shape {tuple(posterior.batch_shape + posterior.event_shape)} of"
             f" a sample of the posterior, got {tuple(points.shape) if isinstance(points, Tensor) else points!r}."
         )
-    noise = law.to_noise(points) if isinstance(law, ManifoldNormal) else (points - law.loc) / law.scale
+    noise = (
+        distribution.to_noise(points)
+        if isinstance(distribution, ManifoldNormal)
+        else (points - distribution.loc) / distribution.scale
+    )
     edge = HyperbolicRadius(noise.shape[-1], 1.0, 0.0).icdf(torch.tensor(level)).item()
     return (noise.norm(dim=-1) <= edge).double().mean().item()
 

@@ -1,4 +1,4 @@
-"""The uniform law on the unit sphere."""
+"""The uniform distribution on the unit sphere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyro_hyperbolic.ops.special import safe_norm
 
 
 class HypersphericalUniform(TorchDistribution):
-    r"""The uniform law on :math:`S^{d-1} \subset \mathbb{R}^d`, with density :math:`\Gamma(d/2) / 2\pi^{d/2}`.
+    r"""The uniform distribution on :math:`S^{d-1} \subset \mathbb{R}^d`, with density :math:`\Gamma(d/2) / 2\pi^{d/2}`.
 
     :param dim: number of coordinates ``d >= 1``; with one coordinate the sphere is the two points -1 and 1.
 

@@ -42,7 +42,7 @@ class WrappedNormal(ManifoldNormal):
 
     :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
     :param scale: standard deviation: a number or ``(..., 1)`` is isotropic, ``(..., d)`` diagonal.
-    :param manifold: where the law lives; a batch of curvatures makes a batch of laws.
+    :param manifold: where the distribution lives; a batch of curvatures makes a batch of distributions.
     :param scale_tril: instead of ``scale``, the Cholesky factor of :math:`\Sigma`, ``(..., d, d)``.
 
     Shapes: batch shape as the arguments and the manifold's ``c`` broadcast, event shape ``(d,)``.
@@ -214,7 +214,7 @@ class WrappedNormal(ManifoldNormal):
         return "covariance_matrix, that of the normal coordinates"
 
     def from_noise(self, noise: Tensor) -> Tensor:
-        r""":math:`\exp_\mu(L\epsilon/\lambda_\mu)`, :math:`LL^T = \Sigma`: the law, if ``noise`` is standard normal."""
+        r""":math:`\exp_\mu(L\epsilon/\lambda_\mu)`, :math:`LL^T = \Sigma`: a sample if ``noise`` is normal."""
         return super().from_noise(noise)
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:

@@ -19,7 +19,7 @@ from pyro.infer.util import get_dependent_plate_dims, is_validation_enabled, tor
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_hyperbolic.distributions.base import base_law
+from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.infer.bounds.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.bounds.enumeration import enumerated_elbo
 from pyro_hyperbolic.infer.programs.match import check_sites
@@ -158,7 +158,8 @@ def _check_reparametrised(site: dict[str, Any]) -> None:
     if site["infer"].get("enumerate") or site["infer"].get("_enumerate_dim") is not None:
         raise ValueError(f"site {site['name']!r} is enumerated; use the loss TraceEnum_ELBO.")
     if not is_identically_zero(site["score_parts"].score_function):
+        kind = type(base_distribution(site["fn"])).__name__
         raise ValueError(
-            f"site {site['name']!r} is drawn from {type(base_law(site['fn'])).__name__}, which is not reparametrised,"
+            f"site {site['name']!r} is drawn from {kind}, which is not reparametrised,"
             " so its gradient needs a score function; use pyro.infer.SVI, or a reparametrised distribution."
         )

@@ -14,7 +14,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
-from pyro_hyperbolic.distributions.base import base_law
+from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.infer.programs.match import manifold_of
 from pyro_hyperbolic.infer.reparam.coords import ManifoldReparam
 from pyro_hyperbolic.infer.reparam.follow import Follow
@@ -64,17 +64,17 @@ class DrawnCurvature(Strategy):
         return ManifoldReparam() if reparam is not None and msg_or_fn["is_observed"] else reparam
 
     def configure(self, msg: dict[str, Any]) -> PointReparam | None:
-        law = base_law(msg["fn"])
-        support = manifold_of(law)
+        distribution = base_distribution(msg["fn"])
+        support = manifold_of(distribution)
         curvatures = [] if support is None else [c for c in support.manifold.curvatures if isinstance(c, Tensor)]
         if self.follow is not None:
             curvatures = [c for c in curvatures if self.follow.sources(c)]
         if not curvatures:
             return None
         centered = self.centered if isinstance(self.centered, bool) else msg["name"] in self.centered
-        if centered or type(law) not in _NONCENTRED:
+        if centered or type(distribution) not in _NONCENTRED:
             return ManifoldReparam()
-        return _NONCENTRED[type(law)]()
+        return _NONCENTRED[type(distribution)]()
 
 
 def with_drawn_curvature(
