@@ -116,15 +116,15 @@ def _refined(space: Manifold, x: Tensor, y: Tensor, source: Tensor, target: Tens
 
 def _checked(x: Tensor, y: Tensor, manifold: Manifold) -> Manifold:
     if not isinstance(manifold, Manifold) or manifold.batch_shape.numel() != 1 or not hasattr(manifold, "frechet_mean"):
-        raise ValueError(f"procrustes: manifold must be a space of one curvature, got {manifold!r}.")
+        raise ValueError(f"procrustes: manifold must have one curvature, got {manifold!r}.")
     if x.dim() != 2 or x.shape != y.shape or len(x) == 0:
         raise ValueError(
-            f"procrustes: x and y must be points (N, D) that go with each other, got {tuple(x.shape)} and"
+            f"procrustes: x and y must be points of the same shape (N, D), in the same order, got {tuple(x.shape)} and"
             f" {tuple(y.shape)}."
         )
     space = plain(manifold)
     if len(space.leaves(space.intrinsic_dim(x.shape[-1]))) > 1:
-        raise ValueError(f"procrustes: manifold must be no product, got {manifold!r}; align factor by factor.")
+        raise ValueError(f"procrustes: manifold must not be a product, got {manifold!r}; align factor by factor.")
     for name, points in (("x", x), ("y", y)):
         if not bool(space.contains(points.detach().cpu()).all()):
             raise ValueError(f"procrustes: {name} must be points of {manifold!r}; use the manifold that made them.")

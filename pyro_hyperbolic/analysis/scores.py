@@ -83,13 +83,13 @@ def lineage_correlation(points: Tensor, distances: Tensor, manifold: Manifold, *
     given = checked_distances(distances, fewest=3)
     if len(given) != len(x):
         raise ValueError(
-            f"lineage_correlation: distances must be those of all points, ({len(x)}, {len(x)}), got"
+            f"lineage_correlation: distances must be a matrix of all pairs, ({len(x)}, {len(x)}), got"
             f" {tuple(distances.shape)}."
         )
     above = torch.ones(len(x), len(x), dtype=torch.bool, device=x.device).triu(1)
     pair = torch.stack([_TRANSFORMS[method](d[above]) for d in (space.pairwise_dist(x, x), given.to(x.device))])
     if bool((pair.amin(-1) == pair.amax(-1)).any()):
-        raise ValueError("lineage_correlation: all distances are equal, which have no correlation with others.")
+        raise ValueError("lineage_correlation: all distances are equal, so there is no correlation with others.")
     return torch.corrcoef(pair)[0, 1].item()
 
 
@@ -120,7 +120,7 @@ def batch_mixing(points: Tensor, batches: Tensor, manifold: Manifold, *, k: int 
         checked_labels("batch_mixing", "batches", batches, len(x)), return_inverse=True, return_counts=True
     )
     if len(sizes) < 2:
-        raise ValueError("batch_mixing: batches must be at least two, got one: there is nothing to mix.")
+        raise ValueError("batch_mixing: there must be at least two batches, got one: there is nothing to mix.")
     checked_count("batch_mixing", "k", k, most=len(x) - 1)
     found = x.new_zeros(())
     for _, nearest in _neighbours(x, x, space, k, alone=True):

@@ -86,7 +86,7 @@ class ManifoldNormal(TorchDistribution):
     @property
     def variance(self) -> Tensor:
         raise NotImplementedError(
-            f"{type(self).__name__} has no variance of single coordinates, which are no lengths; for how far it spreads"
+            f"{type(self).__name__} has no variance, because coordinates are not lengths; for how far it spreads"
             f" see {self._spread}."
         )
 

@@ -107,8 +107,8 @@ def _check_spaces(p: ManifoldNormal, q: ManifoldNormal) -> None:
                 "no closed form where the curvatures cannot be compared; use a Monte Carlo estimate"
             )
         raise ValueError(
-            f"the distributions live on different manifolds, {p.manifold!r} and {q.manifold!r}; use the same manifold for"
-            " both."
+            f"the distributions live on different manifolds, {p.manifold!r} and {q.manifold!r}; use the same manifold"
+            " in both."
         )
 
 

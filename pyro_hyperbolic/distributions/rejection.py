@@ -86,7 +86,7 @@ def sample_radius(
     (torch.Size([1000]), True)
     """
     if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-        raise ValueError(f"sample_radius: num_samples must be an integer >= 1, got {num_samples!r}.")
+        raise ValueError(f"sample_radius: num_samples must be a positive integer, got {num_samples!r}.")
     envelope = _build("sample_radius", radius, proposal)
     rate = float(envelope.acceptance_rate)
     if rate < _LOWEST_RATE:
@@ -163,8 +163,8 @@ class PiecewiseExponential(Envelope):
     .. math:: x_k = m + \eta_k \min(s, 0.95\,m/\eta_{max}), \qquad \eta = (-3, \dots, -0.1, 0.1, \dots, 3)
 
     with the mean ``m`` and standard deviation ``s`` of the distribution. (The paper prints both halves of the grid as
-    positive. Its factor :math:`0.95\,m/\eta_{max}`, which keeps :math:`x_1` positive, shows that the first half is meant
-    to be negative.)
+    positive. Its factor :math:`0.95\,m/\eta_{max}`, which keeps :math:`x_1` positive, shows that the first half is
+    meant to be negative.)
     """
 
     def __init__(self, q: Tensor, n: int) -> None:

@@ -41,7 +41,7 @@ class RunStore:
                     record = _parse(line)
                     if record is None:
                         warnings.warn(
-                            f"{path}:{number} is not the record of a run; that run counts as not done. Delete the line"
+                            f"{path}:{number} is not the record of a run; that run will be repeated. Delete the line"
                             " to be rid of this warning.",
                             stacklevel=2,
                         )

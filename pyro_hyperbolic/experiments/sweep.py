@@ -43,9 +43,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.max_members < 1:
-            raise ValueError(f"max_members must be at least 1, got {self.max_members}.")
+            raise ValueError(f"max_members must be a positive integer, got {self.max_members}.")
         if not 0 <= self.rank < self.world:
-            raise ValueError(f"rank must be at least 0 and below world, got rank {self.rank} of world {self.world}.")
+            raise ValueError(f"rank must be from 0 to world - 1, got rank {self.rank} of world {self.world}.")
 
 
 def select(experiment: Experiment, patterns: Sequence[str] = ()) -> list[Cell]:

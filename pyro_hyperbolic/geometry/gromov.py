@@ -150,7 +150,7 @@ def _all_quadruples(d: Tensor) -> tuple[float, float]:
 
 def _sampled(d: Tensor, num_samples: int, seed: int) -> Tensor:
     if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-        raise ValueError(f"num_samples must be an integer of at least 1, got {num_samples!r}.")
+        raise ValueError(f"num_samples must be a positive integer, got {num_samples!r}.")
     generator = torch.Generator().manual_seed(seed)
     deltas = []
     for start in range(0, num_samples, _CHUNK):

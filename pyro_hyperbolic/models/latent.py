@@ -42,7 +42,7 @@ class Latent(nn.Module):
         super().__init__()
         check_choice("posterior_scale", posterior_scale, POSTERIOR_SCALES)
         if not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"latent_dim must be an integer >= 1, got {dim!r}.")
+            raise ValueError(f"latent_dim must be a positive integer, got {dim!r}.")
         if not (isinstance(prior_scale, (int, float)) and 0 < prior_scale < math.inf):
             raise ValueError(f"prior_scale must be a positive number, got {prior_scale!r}.")
         self.dim = dim

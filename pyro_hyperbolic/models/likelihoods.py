@@ -125,7 +125,7 @@ class CountLikelihood(Likelihood):
         wrong = ~((x >= 0) & whole & (x < math.inf))
         if bool(wrong.any()):
             raise ValueError(
-                f"x must hold counts, whole numbers >= 0, got {x[wrong][0].item():g}; give the raw counts, not"
+                f"x must hold counts (0, 1, 2, ...), got {x[wrong][0].item():g}; give the raw counts, not"
                 " normalised or logarithmic ones."
             )
 
@@ -232,7 +232,7 @@ class FunctionLikelihood(Likelihood):
         return self.function(output) if size_factors is None else self.function(output, size_factors=size_factors)
 
     def start(self, mean: Tensor, count: int) -> Tensor:
-        raise ValueError("a likelihood that is a function does not say at which output the mean is that of the data.")
+        raise ValueError("a likelihood that is a function does not say which output has the mean of the data.")
 
 
 LIKELIHOODS: dict[str, Callable[[tuple[int, ...]], Likelihood]] = {
@@ -259,7 +259,7 @@ def build_likelihood(likelihood: str | Likelihood | Callable[..., Any], data_sha
     """The likelihood that is meant by a name, an object or a function."""
     if isinstance(likelihood, Likelihood):
         if likelihood.data_shape != data_shape:
-            raise ValueError(f"likelihood is one of data of shape {likelihood.data_shape}, not of {data_shape}.")
+            raise ValueError(f"likelihood must be for data of shape {data_shape}, got one for {likelihood.data_shape}.")
         return likelihood
     if callable(likelihood):
         return FunctionLikelihood(data_shape, likelihood)

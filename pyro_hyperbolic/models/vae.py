@@ -233,7 +233,9 @@ class VAE(PyroModule):
         flat = [f.expand(*batch, f.shape[-1]).flatten(0, -2) for f in features]
         output = self.decoder(z.reshape(-1, z.shape[-1]), *flat)
         if output.shape[:1] != (math.prod(batch),):
-            raise ValueError(f"decoder must keep the number of data {math.prod(batch)}, got {tuple(output.shape)}.")
+            raise ValueError(
+                f"decoder must return one output for each of {math.prod(batch)} latents, got {tuple(output.shape)}."
+            )
         return output.unflatten(0, batch) if batch else output.squeeze(0)
 
     def _check_posterior(self, parameters: Any, x: Tensor) -> None:

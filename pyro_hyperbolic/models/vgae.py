@@ -108,7 +108,7 @@ class VGAE(PyroModule):
 
     def _observe_sample(self, z: Tensor, num_negatives: int) -> None:
         if num_negatives < 1:
-            raise ValueError(f"num_negatives must be at least 1, got {num_negatives}.")
+            raise ValueError(f"num_negatives must be a positive integer, got {num_negatives}.")
         edges = self._pair_distribution(z, self.edges)
         pyro.sample("x", edges.to_event(1), obs=torch.ones_like(edges.logits))
         # Uniform over ordered pairs of different nodes; those that are edges count as 0.

@@ -10,8 +10,8 @@ With :math:`y = r/\sigma`, :math:`q = c\sigma^2` and :math:`n = d - 1` the distr
 
 a family with the one parameter :math:`q \ge 0`, analytic in it; :math:`q = 0` is the chi distribution with ``d``
 degrees of freedom. :math:`h'' \le -1` everywhere, so all mass lies within a few units of the mode. The closed forms of
-the paper's appendix (its Eq. for :math:`Z_r`) are alternating sums that cancel; Gauss-Legendre nodes around the mode sum
-positive terms only.
+the paper's appendix (its Eq. for :math:`Z_r`) are alternating sums that cancel; Gauss-Legendre nodes around the mode
+sum positive terms only.
 
 Two functions are needed at every training step, :math:`L(q) = \log I(q) - \log I(0)` and the
 logarithm of the quantile, :math:`V(q, z) = \log y` at :math:`F(y) = \Phi(z)`. Both are smooth in

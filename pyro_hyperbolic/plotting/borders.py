@@ -72,7 +72,9 @@ def _factor(scales: Any, count: int) -> Tensor:
     if s.shape == (count, 2, 2):
         good = bool((s.diagonal(dim1=-2, dim2=-1) > 0).all() and (s[:, 0, 1] == 0).all())
         if not good or not bool(s.isfinite().all()):
-            raise ValueError(f"scales of shape {tuple(s.shape)} must be lower Cholesky factors, got others.")
+            raise ValueError(
+                f"scales of shape {tuple(s.shape)} must be lower Cholesky factors; use torch.linalg.cholesky."
+            )
         return s
     if s.dim() == 0:
         s = s.expand(count)

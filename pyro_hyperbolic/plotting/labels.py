@@ -70,7 +70,7 @@ def classify(labels: Labels, count: int, classes: bool | None = None) -> Classes
         if values.dtype.kind not in "fiub":
             raise ValueError(f"labels must be numbers with classes=False, got {values.dtype}; leave classes out.")
         if not np.isfinite(values).all():
-            raise ValueError("labels must be finite numbers, got some that are not; drop these points.")
+            raise ValueError("labels must be finite; drop the points whose labels are not.")
         return Numbers(values.astype(np.float64))
     if values.dtype.kind == "O":
         values = values.astype(str)

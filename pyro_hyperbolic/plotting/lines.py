@@ -100,7 +100,7 @@ def gyroplane(
     p, a = together(p=points("p", p, ball), a=points("a", a))
     length = a.norm(dim=-1, keepdim=True)
     if not bool((length > 0).all()):
-        raise ValueError("a must not be zero, got a zero normal: it has no plane; drop it.")
+        raise ValueError("a must not be zero: a zero normal has no plane; drop it.")
     ax, lens = prepared(ball, ax, view, center, p)
     a = a / length
     if ball.c == 0:

@@ -29,8 +29,8 @@ class Draws:
 
     A weight is a function of the draws and of parameters. The doubly reparametrised gradient treats the two
     differently, so that a draw must be told from the parameters. On a manifold of fixed curvature a draw is a point.
-    With a learned curvature the points themselves move, and so does the volume that densities refer to: then the draw is the
-    vector of normal coordinates at the origin, with its Lebesgue measure.
+    With a learned curvature the points themselves move, and so does the volume that densities refer to: then the draw
+    is the vector of normal coordinates at the origin, with its Lebesgue measure.
 
     :ivar marked: the guide's trace with these draws, without what it computes from them.
     :ivar has_delta: whether it computes sites from them.

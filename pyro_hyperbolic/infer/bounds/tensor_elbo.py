@@ -72,8 +72,8 @@ def _checked(loss: TensorLoss) -> TensorLoss:
             raise ValueError(f"loss must return one number, got shape {tuple(value.shape)}; sum over it.")
         if torch.is_grad_enabled() and not value.requires_grad:
             raise ValueError(
-                "loss returned a tensor without a graph, by which no parameter would be trained; do not detach it, and"
-                " do not compute it under torch.no_grad()."
+                "loss returned a tensor without gradients, so no parameter would be trained; do not detach it, and do"
+                " not compute it under torch.no_grad()."
             )
         return value.reshape(())
 

@@ -92,8 +92,8 @@ def _check_supports(name: str, ours: Any, theirs: Any) -> None:
     if there is None:
         raise ValueError(
             f"site {name!r} is a point of {here!r} in the model, but the guide draws it from {type(theirs).__name__},"
-            " whose density is of another measure; use WrappedNormal or RiemannianNormal on the model's manifold, or"
-            " AutoWrappedNormal."
+            " whose density refers to another measure; use WrappedNormal or RiemannianNormal on the model's manifold,"
+            " or AutoWrappedNormal."
         )
     raise ValueError(
         f"site {name!r} is a point of {here!r} in the model and of {there!r} in the guide; use one manifold in both."
