@@ -42,15 +42,15 @@ class Alignment:
 def procrustes(x: Tensor, y: Tensor, manifold: Manifold, reflections: bool = True) -> Alignment:
     r"""The isometry :math:`g` with the least :math:`\sum_i d(g x_i, y_i)^2`.
 
-    An embedding that is known by its distances is known up to an isometry; two of them can be compared after this one.
-    It starts from the Fréchet means of both sets and the rotation that fits their normal coordinates best
+    Distances determine an embedding up to an isometry, so two embeddings are compared after this one. The search starts
+    from the Fréchet means of both sets and the rotation that fits their normal coordinates best
     (Kabsch's), which is exact if the sets are isometric, and goes on by L-BFGS over all isometries. The
     sum may have further local minima where the sets differ much. Tabaghi and Dokmanić, *On Procrustes analysis in
     hyperbolic space* (2021), treat the centred problem. The arithmetic is float64.
 
     :param x: the points to move, ``(N, D)``.
     :param y: where they should go, ``(N, D)``.
-    :param manifold: a space that is no product, with one curvature.
+    :param manifold: a space that is not a product, with one curvature.
     :param reflections: whether the isometry may change the orientation.
 
     >>> from pyro_hyperbolic import PoincareBall

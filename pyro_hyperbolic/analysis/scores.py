@@ -134,12 +134,12 @@ def batch_mixing(points: Tensor, batches: Tensor, manifold: Manifold, *, k: int 
 
 @torch.no_grad()
 def posterior_coverage(posterior: Any, points: Tensor, *, level: float = 0.9) -> float:
-    r"""The share of true points that lie in the regions that posteriors say to hold ``level`` of their mass.
+    r"""The share of true points inside the regions that should hold ``level`` of the mass of their posteriors.
 
     The region of a posterior is that of highest density in normal coordinates at its location: a ball for an isotropic
     one, an ellipsoid for others, of which white noise (``to_noise``) fills :math:`|\epsilon|^2 \le \chi^2_d(level)`.
-    For posteriors that are exact the share is ``level`` on average. Narrow ones have less, wide ones more. To judge the
-    posteriors of a model draw ``points`` from its prior, data given them, and encode the data.
+    For exact posteriors the share is ``level`` on average, for narrow ones it is less, for wide ones more. To judge the
+    posteriors of a model, draw ``points`` from its prior, draw data given them, and encode the data.
 
     :param posterior: a wrapped or Riemannian normal, or a Gaussian with independent coordinates, batch shape ``(N,)``.
     :param points: ``(N, D)``, the true latents of the data that the posteriors belong to.

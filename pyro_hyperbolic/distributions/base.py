@@ -63,7 +63,7 @@ class ManifoldNormal(TorchDistribution):
 
     @property
     def _leaves(self) -> list[tuple[Manifold, int]]:
-        """The factors of the space and their dimensions: one, if it is no product."""
+        """The factors of the space and their dimensions: one, if it is not a product."""
         return self.manifold.leaves(self.dim)
 
     def _split_coords(self, v: Tensor) -> tuple[Tensor, ...]:

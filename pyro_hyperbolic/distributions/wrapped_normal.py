@@ -119,9 +119,9 @@ class WrappedNormal(ManifoldNormal):
         plane of the two (Cho et al., *A rotated hyperbolic wrapped normal distribution for hierarchical representation
         learning*, 2022, arXiv:2205.13371). A diagonal covariance has the axes of the coordinates wherever ``loc`` is.
 
-        :param loc: as of the class; at the origin, which has no direction, ``R`` is the identity.
+        :param loc: as in the class; at the origin, which has no direction, ``R`` is the identity.
         :param scale: ``(..., d)``.
-        :param manifold: a space that is no product.
+        :param manifold: a space that is not a product.
 
         >>> from pyro_hyperbolic import PoincareBall
         >>> loc, scale = torch.tensor([0.0, 0.5]), torch.tensor([1.0, 0.1])

@@ -33,8 +33,9 @@ EXPERIMENTS: dict[str, Any] = {table.command: table for table in TABLES}
 
 DESCRIPTION = """Reproduce the tables and figures of the paper.
 
-A table trains what the results folder does not hold yet and writes a report beside it; a sweep that was interrupted
-goes on where it was. `report` makes the reports anew from what is there, `figures` draws, `all` does everything.
+A table trains the runs that are missing in the results folder and writes a report there. After an interruption, the
+same command goes on where it was. `report` writes the reports again from the runs that are there, `figures` draws the
+figures, `all` does everything.
 
 examples:
   python -m pyro_hyperbolic.experiments table1 --seeds 2

@@ -118,7 +118,7 @@ def four_point_deltas(distances: Tensor, num_samples: int, seed: int = 0) -> Ten
 
     The same sample as that of :func:`delta_hyperbolicity`; for histograms and other summaries.
 
-    :param distances: as of :func:`delta_hyperbolicity`.
+    :param distances: as in :func:`delta_hyperbolicity`.
     :param num_samples: number of quadruples.
     :param seed: the sample is a function of the arguments; the global random state is not touched.
 

@@ -179,7 +179,7 @@ class AutoWrappedNormal(AutoNormal):
         if self._program is None:
             raise ValueError(
                 f"the curvature of site {name!r} is the model's, which a guide that was copied or loaded does not have;"
-                " make the guide anew and load its state_dict."
+                " make a new guide and load its state_dict."
             )
         model = poutine.condition(self._program[0], data=values)
         model = poutine.escape(model, lambda msg: msg["type"] == "sample" and msg["name"] == name)

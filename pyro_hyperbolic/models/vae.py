@@ -95,8 +95,8 @@ class VAE(PyroModule):
     def decode(self, z: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Any:
         """The likelihood p(x | z), event shape ``data_shape``.
 
-        With other covariates than those that ``z`` was encoded with, it is that of what the data would have been.
-        Values without a dimension hold for all points.
+        With other covariates than those that ``z`` was encoded with, it predicts what the data would have been. Values
+        without a dimension hold for all points.
         """
         output = self._output(z, *self._features(covariates, z.shape[:-1]))
         distribution = self.likelihood(output, self._sizes(size_factors, z.shape[:-1]))

@@ -47,9 +47,9 @@ def heatmap(
             view it must be given.
         resolution: nodes on a side of the grid.
         colorbar: whether to add a colour bar.
-        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
-        center: the point in the middle, ``(2,)``; as of :func:`~pyro_hyperbolic.plotting.disc` by default.
-        **style: as of :meth:`matplotlib.axes.Axes.imshow` (``cmap``, ``vmin``, ``vmax``, ``norm``, ...). The
+        view: as in :func:`~pyro_hyperbolic.plotting.disc`.
+        center: the point in the middle, ``(2,)``; as in :func:`~pyro_hyperbolic.plotting.disc` by default.
+        **style: passed on to :meth:`matplotlib.axes.Axes.imshow` (``cmap``, ``vmin``, ``vmax``, ``norm``, ...). The
             colours run from the first to the last percentile of the values by default: many
             functions have no bound at the border.
 
@@ -128,13 +128,13 @@ def density(
         lebesgue: draw the density of the coordinates (dots per area on paper) instead of the density with respect
             to the Riemannian volume (the paper's), which an isometry carries along unchanged.
         manifold: where the distribution lives, if the distribution does not say: ``distribution.manifold`` by default.
-        extent: as of :func:`heatmap`; where there is no border wide enough for a sample by default.
-        resolution: as of :func:`heatmap`.
-        colorbar: as of :func:`heatmap`.
-        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
+        extent: as in :func:`heatmap`; where there is no border wide enough for a sample by default.
+        resolution: as in :func:`heatmap`.
+        colorbar: as in :func:`heatmap`.
+        view: as in :func:`~pyro_hyperbolic.plotting.disc`.
         center: the point in the middle, or ``"mean"`` for that of the distribution; as of
             :func:`~pyro_hyperbolic.plotting.disc` by default.
-        **style: as of :func:`heatmap`.
+        **style: as in :func:`heatmap`.
 
     Returns:
         The axes.

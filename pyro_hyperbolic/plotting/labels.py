@@ -58,7 +58,7 @@ def classify(labels: Labels, count: int, classes: bool | None = None) -> Classes
         labels: one per point. Strings, booleans and integers of at most 20 values are classes; other numbers are
             numbers.
         count: how many points there are.
-        classes: whether they are classes, if the rule is not to decide.
+        classes: whether they are classes; by default the rule decides.
     """
     values = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
     if values.shape != (count,):

@@ -96,7 +96,7 @@ def test_drop_last(members):
         (
             (torch.ones(3), torch.ones(4)),
             {"batch_size": 2},
-            r"all parts of data must have the same number of rows, got \[3, 4\]",
+            r"have the same number of rows, got \[3, 4\]",
         ),
         ({"data_size": 4}, {"batch_size": 2}, "data must not be empty"),
         (np.ones(3), {"batch_size": 2, "block_size": 0}, "block_size must be a positive integer, got 0"),

@@ -330,7 +330,10 @@ class TestOwnParts:
 
     WRONG = {
         "no pair": ({"encoder": nn.Linear(6, 3)}, r"encoder must return .* \[\(5, 2\), \(5, 1\)\], got Tensor"),
-        "number of data": ({"decoder": nn.Flatten(0)}, r"decoder must return one output for each of 5, got \(10,\)"),
+        "number of data": (
+            {"decoder": nn.Flatten(0)},
+            r"decoder must return one output for each of 5 latents, got \(10,\)",
+        ),
         "shape": ({"decoder": nn.Linear(2, 7)}, r"likelihood must give .* shape \(6,\), got \(7,\)"),
     }
 

@@ -116,7 +116,7 @@ def sample_sites(trace: Any) -> list[Site]:
 
 
 def is_delta(site: Site) -> bool:
-    """Whether the site is no draw, but a function of draws and parameters."""
+    """Whether the site is not a draw, but a function of draws and parameters."""
     return isinstance(base_distribution(site["fn"]), dist.Delta)
 
 

@@ -119,7 +119,7 @@ class WholeBatch(Messenger):
     def _share(self, msg: Any) -> None:
         if not self.separable:
             raise SharingError(
-                f"site {msg['name']!r} is outside of the plate {self.plate!r}, so that this loss is no sum over the"
+                f"site {msg['name']!r} is outside of the plate {self.plate!r}, so that this loss is not a sum over the"
                 " data; use Trace_ELBO."
             )
         msg["scale"] = msg["scale"] / self.world

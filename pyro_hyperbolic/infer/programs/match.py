@@ -23,7 +23,7 @@ def check_model_guide(model: Callable[..., Any], guide: Callable[..., Any], *arg
 
     On a manifold, densities refer to the Riemannian volume. A guide that draws such a latent from a Euclidean
     distribution, or from one of another curvature, has a density with respect to another measure, and the ELBO of the
-    two is no bound. As long as the draws fall inside the ball, nothing else reports it. :class:`DReG_ELBO`,
+    two is not a bound. As long as the draws fall inside the ball, nothing else reports it. :class:`DReG_ELBO`,
     :class:`FastSVI` and :class:`EnsembleSVI` check this in every validated evaluation; call it once before training
     with ``pyro.infer.SVI`` and a loss of Pyro.
 

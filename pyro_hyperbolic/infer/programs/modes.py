@@ -35,7 +35,7 @@ class Unvalidated(Messenger):
 class OutOfPlaceRandom(TorchFunctionMode):
     """torch.distributions draws some noise in place, which ``vmap`` refuses; draw it out of place.
 
-    So does it ``.data``, of which Pyro's enumeration reads the shape.
+    It treats ``.data``, whose shape Pyro's enumeration reads, in the same way.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

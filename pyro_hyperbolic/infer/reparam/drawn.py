@@ -82,7 +82,7 @@ def with_drawn_curvature(
 ) -> Callable[..., Any]:
     """The same program, right for every algorithm of Pyro if its curvature is a latent.
 
-    A density on a manifold is one of its volume. If the curvature moves, so does that volume, and so do the points that
+    Densities on a manifold refer to its volume. If the curvature moves, so does that volume, and so do the points that
     a value stands for. Each latent point whose curvature depends on another latent is therefore drawn by
     coordinates that know nothing of the curvature: :class:`ManifoldReparam` (``centered=True``) or, with
     ``centered=False``, :class:`WrappedNormalReparam` and :class:`RiemannianNormalReparam`. Points of a fixed curvature,
@@ -93,8 +93,8 @@ def with_drawn_curvature(
     ``Predictive(model, samples, return_sites=["z"])``. An observed point of the ball is scored by the
     density of its coordinates (:class:`ManifoldReparam`).
 
-    A wild step of a chain may end at a curvature that is none, ``inf`` or 0. Pyro's ``MCMC`` runs without validation,
-    where that is a rejection and no error.
+    A wild step of a chain may end at a curvature that is not valid, ``inf`` or 0. Pyro's ``MCMC`` runs without
+    validation, so the step is rejected and raises no error.
 
     :param model: the program: a function, a method or a module. Without it the result is a decorator.
     :param centered: whether points are drawn by their normal coordinates, or a collection of the names of those that
