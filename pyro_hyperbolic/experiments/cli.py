@@ -14,6 +14,7 @@ import torch
 
 from pyro_hyperbolic.experiments.ablation import Ablation
 from pyro_hyperbolic.experiments.cells import Cells
+from pyro_hyperbolic.experiments.choices import Choices
 from pyro_hyperbolic.experiments.experiment import Experiment
 from pyro_hyperbolic.experiments.figures import FIGURES, draw
 from pyro_hyperbolic.experiments.mixed import Mixed
@@ -27,7 +28,7 @@ from pyro_hyperbolic.experiments.table4 import Table4
 
 T = TypeVar("T", bound=Experiment)
 
-TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells)
+TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells, Choices)
 EXPERIMENTS: dict[str, Any] = {table.command: table for table in TABLES}
 
 DESCRIPTION = """Reproduce the tables and figures of the paper.
