@@ -25,10 +25,12 @@ def signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a captured or compiled step depends on: shapes of tensors, values of all else."""
     flat, spec = torch.utils._pytree.tree_flatten((args, kwargs))
     for x in flat:
-        if type(x).__hash__ is None:
+        # A tuple that torch does not take apart (a packed sequence) has tensors that would be fixed at the capture.
+        if type(x).__hash__ is None or isinstance(x, tuple):
             raise ValueError(
-                f"an argument of a captured or compiled step must be a tensor or a plain value, got one of type"
-                f" {type(x).__name__}; turn it into a tensor."
+                "an argument of a captured or compiled step must be a tensor or a plain value, got one of type"
+                f" {type(x).__name__}; turn what changes from step to step into tensors, bind what does not to the"
+                " programs by functools.partial, or use capture=False and compile=False."
             )
     return spec, tuple((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in flat)
 

@@ -223,6 +223,9 @@ class FastSVI:
             self._make_optimiser(self._parameters)
         elif self._optimiser.sync():
             self._forget_graphs()
+        if not self._stepped() <= self._graded:
+            self._graded |= self._stepped()
+            self._forget_graphs()
 
     def _ordinary_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], validated: bool = False) -> Tensor:
         """A step that runs the programs, with whatever parameters they have."""
@@ -272,7 +275,7 @@ class FastSVI:
     def _apply_gradients(self, used: set[str]) -> None:
         """Step what ``SVI`` would: the parameters that the programs used, with the gradient 0 where there is none.
 
-        Those that never had a gradient are left alone.
+        Those that never had a gradient, in this trainer or another one with its optimiser, are left alone.
         """
         assert self._parameters is not None
         assert self._optimiser is not None
@@ -309,7 +312,15 @@ class FastSVI:
 
     def _make_optimiser(self, parameters: Parameters) -> None:
         self._optimiser = OneOptimiser(self.optim, parameters.tensors, parameters.names, self.capture)
+        self._graded |= self._stepped()
         self._forget_graphs()
+
+    def _stepped(self) -> set[str]:
+        """The parameters that have had a gradient, some of them in another trainer with the same optimiser."""
+        assert self._parameters is not None
+        assert self._optimiser is not None
+        state = self._optimiser.torch.state
+        return {name for name, tensor in self._parameters.tensors.items() if state.get(tensor)}
 
     def _forget_graphs(self) -> None:
         """A captured graph writes to the state it was captured with; another one has to be made first."""
@@ -332,7 +343,7 @@ class FastSVI:
                 tensor.copy_(self._pending["parameters"][name])
         self.steps = self._pending["steps"]
         self._pending = None
-        self._graded = {name for name, t in self._parameters.tensors.items() if self._optimiser.torch.state.get(t)}
+        self._graded = self._stepped()
         self._watch = NaNWatch()
         self._forget_graphs()
 
