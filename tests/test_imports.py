@@ -1,12 +1,14 @@
-"""Imports point one way.
+"""Imports point one way, between folders and between the files of one.
 
 experiments -> infer, plotting, datasets -> models -> nn -> distributions -> geometry -> ops
 plotting -> analysis -> distributions
+infer: processes -> trainers -> bounds -> programs, reparam -> programs
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import json
@@ -37,12 +39,21 @@ MAY_IMPORT = {
     # The package's own __init__ and files beside it.
     "": {"infer", "models"} | BELOW_MODELS,
 }
+# Likewise the rooms of a folder; its own files may import all of them.
+ROOMS_MAY_IMPORT = {
+    ("infer", "programs"): set(),
+    ("infer", "bounds"): {"programs"},
+    ("infer", "trainers"): {"bounds", "programs"},
+    ("infer", "processes"): {"trainers", "bounds", "programs"},
+    ("infer", "reparam"): {"programs"},
+}
 WITHOUT_PYRO = ("ops", "geometry")
 # Only what needs them may load them; each takes as long as the package itself.
 HEAVY = ("torchvision", "matplotlib", "networkx")
 EXTRA_SECONDS = 0.3
 
 
+@functools.cache
 def imports(file: Path) -> set[str]:
     """Every module that a file imports, anywhere in it, as absolute dotted names."""
     package = (ROOT.name, *file.relative_to(ROOT).parent.parts)
@@ -67,6 +78,42 @@ def name(file: Path) -> str:
     return str(file.relative_to(ROOT))
 
 
+def module_name(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join((ROOT.name, *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Every module of the package and those that it names in an import, wherever in it and for whatever purpose.
+
+    That importing a module runs the ``__init__`` of its folder is not one of them.
+    """
+    modules = {module_name(file): imports(file) for file in FILES}
+
+    def owner(imported: str) -> str:
+        """The module itself, or that in which the imported name is."""
+        return imported if imported in modules else imported.rpartition(".")[0]
+
+    return {module: {owner(m) for m in found} & modules.keys() for module, found in modules.items()}
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules each of which imports the next one, and the last one the first; none where there is no such cycle."""
+    done: set[str] = set()
+
+    def visit(module: str, path: list[str]) -> list[str]:
+        if module in path:
+            return path[path.index(module) :]
+        if module not in done:
+            for other in sorted(graph[module]):
+                if found := visit(other, [*path, module]):
+                    return found
+            done.add(module)
+        return []
+
+    return next(filter(None, (visit(module, []) for module in sorted(graph))), [])
+
+
 def test_imports_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path / "package")
     file = tmp_path / "package" / "ops" / "example.py"
@@ -84,6 +131,37 @@ def test_imports_point_one_way(file):
     # ``import package`` and ``from package import Name`` go through the package's __init__, which is above them all.
     inside = {f"{m}.".split(".")[1] for m in imports(file) if m.split(".")[0] == ROOT.name}
     assert inside <= MAY_IMPORT[folder(file)] | {folder(file), "_version"}
+
+
+def test_a_cycle_is_found():
+    assert cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"d", "b"}, "d": set()}) == ["b", "c"]
+
+
+def test_no_module_imports_one_that_imports_it():
+    """Neither at its head nor late, inside of a function, nor for its types alone."""
+    assert cycle(import_graph()) == []
+
+
+@pytest.mark.parametrize(("part", "room"), ROOMS_MAY_IMPORT)
+def test_rooms_import_one_way(part, room):
+    rooms = {r for p, r in ROOMS_MAY_IMPORT if p == part}
+    here = f"{ROOT.name}.{part}.{room}"
+    graph = import_graph()
+    inside = {
+        m.split(".")[2]
+        for module in graph
+        if f"{module}.".startswith(f"{here}.")
+        for m in graph[module]
+        if m.startswith(f"{ROOT.name}.{part}.")
+    }
+    assert inside & rooms <= ROOMS_MAY_IMPORT[part, room] | {room}
+
+
+def test_every_room_has_its_place():
+    packages = {file.relative_to(ROOT).parent.parts for file in FILES if file.name == "__init__.py"}
+    placed = {part for part, _ in ROOMS_MAY_IMPORT}
+    assert {parts for parts in packages if len(parts) == 2 and parts[0] in placed} == ROOMS_MAY_IMPORT.keys()
 
 
 @pytest.mark.parametrize("file", [f for f in FILES if folder(f) in WITHOUT_PYRO], ids=name)

@@ -8,7 +8,8 @@ Each table is a frozen dataclass with the settings of its experiment (:class:`Ta
 
 from pyro_hyperbolic.experiments.ablation import Ablation
 from pyro_hyperbolic.experiments.cells import Cells
-from pyro_hyperbolic.experiments.experiment import Cell, Experiment, Job
+from pyro_hyperbolic.experiments.experiment import Experiment
+from pyro_hyperbolic.experiments.job import Cell, Job
 from pyro_hyperbolic.experiments.mixed import Mixed
 from pyro_hyperbolic.experiments.store import RunStore
 from pyro_hyperbolic.experiments.sweep import Settings, sweep

@@ -280,9 +280,7 @@ def eight_schools(loss: Callable[[], Any]) -> Example:
         with pyro.plate("schools", len(data)):
             pyro.sample("eta", dist.Normal(loc_eta, scale_eta))
 
-    return Example(
-        [(model, guide, loss())], pyro.optim.Adam({"lr": 0.01}), [(0, (torch.stack([y, sigma], 1),), {})]
-    )
+    return Example([(model, guide, loss())], pyro.optim.Adam({"lr": 0.01}), [(0, (torch.stack([y, sigma], 1),), {})])
 
 
 def lda(batch_size: int | None, as_argument: bool = True) -> Example:
@@ -352,13 +350,9 @@ class SSVAE(nn.Module):
         super().__init__()
         self.z_dim, self.aux_loss_multiplier = z_dim, aux_loss_multiplier
         soft = nn.Softplus
-        self.encoder_y = nn.Sequential(
-            nn.Linear(PIXELS, hidden), soft(), nn.Linear(hidden, 10), nn.Softmax(-1)
-        )
+        self.encoder_y = nn.Sequential(nn.Linear(PIXELS, hidden), soft(), nn.Linear(hidden, 10), nn.Softmax(-1))
         self.encoder_z = Concatenated(nn.Linear(PIXELS + 10, hidden), soft(), nn.Linear(hidden, 2 * z_dim))
-        self.decoder = Concatenated(
-            nn.Linear(z_dim + 10, hidden), soft(), nn.Linear(hidden, PIXELS), nn.Sigmoid()
-        )
+        self.decoder = Concatenated(nn.Linear(z_dim + 10, hidden), soft(), nn.Linear(hidden, PIXELS), nn.Sigmoid())
 
     def model(self, xs: Tensor, ys: Tensor | None = None) -> None:
         pyro.module("ss_vae", self)

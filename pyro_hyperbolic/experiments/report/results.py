@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pyro_hyperbolic.experiments.experiment import Experiment, Job
+from pyro_hyperbolic.experiments.experiment import Experiment
+from pyro_hyperbolic.experiments.job import Job
 from pyro_hyperbolic.experiments.progress import duration
 from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.experiments.store import RunStore

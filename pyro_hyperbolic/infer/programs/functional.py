@@ -15,7 +15,12 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
-from pyro_hyperbolic.infer.modes import ConstantsOnDevice, DecompositionsOnDevice, OutOfPlaceRandom, Unvalidated
+from pyro_hyperbolic.infer.programs.modes import (
+    ConstantsOnDevice,
+    DecompositionsOnDevice,
+    OutOfPlaceRandom,
+    Unvalidated,
+)
 
 Program = Callable[..., Any]
 Site = tuple[Tensor, Any]  # an unconstrained leaf and the constraint of its value
@@ -59,6 +64,11 @@ class Parameters:
                 self._owners[key] = owners[id(leaf)]
         numbers = [(vars(m), name) for m in self.modules for name, x in vars(m).items() if isinstance(x, _NUMBERS)]
         self._numbers = [(attributes, name) for attributes, name in numbers if name != "training"]
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return next(iter(self.tensors.values())).device
 
     @property
     def buffers(self) -> dict[str, Tensor]:
@@ -272,6 +282,12 @@ class Found(Messenger):
     def changed(self, parameters: Parameters) -> set[str]:
         """Which of the buffers they have changed."""
         return {name for name, t in parameters.buffers.items() if id(t) in self._changed}
+
+
+def device_of(*programs: Program) -> torch.device | None:
+    """Where the programs will run, as far as their modules tell."""
+    modules = (module for program in programs for module in _modules_of(program))
+    return next((parameter.device for module in modules for parameter in module.parameters()), None)
 
 
 def _modules_of(program: Program) -> list[nn.Module]:

@@ -12,17 +12,18 @@ from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 from torch import Tensor
 
-from pyro_hyperbolic.infer.arguments import as_arguments, signature, split_tensors, step_on
-from pyro_hyperbolic.infer.aside import aside
-from pyro_hyperbolic.infer.compiled import compile_function, explained
-from pyro_hyperbolic.infer.functional import Found, Parameters, Program, unknown_parameter
-from pyro_hyperbolic.infer.graphs import CapturedSteps
-from pyro_hyperbolic.infer.minibatch import Epoch
-from pyro_hyperbolic.infer.modes import ConstantsOnDevice, DecompositionsOnDevice, Unvalidated
-from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
-from pyro_hyperbolic.infer.run import run_steps
-from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
-from pyro_hyperbolic.infer.watch import NaNWatch
+from pyro_hyperbolic.infer.bounds.tensor_elbo import TensorLoss, tensor_loss
+from pyro_hyperbolic.infer.programs.arguments import as_arguments, signature, split_tensors, step_on
+from pyro_hyperbolic.infer.programs.aside import aside
+from pyro_hyperbolic.infer.programs.compiled import compile_function, explained
+from pyro_hyperbolic.infer.programs.functional import Found, Parameters, Program, device_of, unknown_parameter
+from pyro_hyperbolic.infer.programs.modes import ConstantsOnDevice, DecompositionsOnDevice, Unvalidated
+from pyro_hyperbolic.infer.trainers.graphs import CapturedSteps
+from pyro_hyperbolic.infer.trainers.minibatch import Epoch
+from pyro_hyperbolic.infer.trainers.optimiser import Factory, OneOptimiser
+from pyro_hyperbolic.infer.trainers.run import run_steps
+from pyro_hyperbolic.infer.trainers.transfer import Transfer
+from pyro_hyperbolic.infer.trainers.watch import NaNWatch
 
 Gradients = tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor]]
 
@@ -114,14 +115,15 @@ class FastSVI:
         """A step for each of the batches; the losses as one tensor.
 
         Captured steps with the batches of an epoch of :class:`Minibatches` are taken many at a time, in a graph that
-        draws the batches too. Those of any other iterable are drawn while the device is at work on the last one. An
-        interrupt loses no more than the steps of one graph; what was trained before stays.
+        draws the batches too. Those of any other iterable are drawn, and copied to the device, while it is at work on
+        the last one. An interrupt loses no more than the steps of one graph; what was trained before stays.
 
         :param batches: arguments of :meth:`step`: a tuple holds several, a dictionary keywords. For example an epoch of
             :class:`Minibatches`, or a ``DataLoader``.
         :param progress: show a progress bar.
         """
-        losses = run_steps(batches, lambda batch: step_on(self.step, batch), self._block, progress)
+        transfer = Transfer(self._place)
+        losses = run_steps(batches, lambda batch: step_on(self.step, batch), self._block, transfer, progress)
         return torch.cat(losses) if losses else torch.empty(0)
 
     def loss_and_grads(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> Tensor:
@@ -164,10 +166,11 @@ class FastSVI:
         if self._optimiser is not None:
             self._apply_pending()
 
-    @property
-    def _device(self) -> torch.device:
-        assert self._parameters is not None
-        return next(iter(self._parameters.tensors.values())).device
+    def _place(self) -> torch.device | None:
+        """Where captured steps are, as far as that is known."""
+        if self.capture is False:
+            return None
+        return device_of(self.model, self.guide) if self._parameters is None else self._parameters.device
 
     def _advance(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         if self._optimiser is None and self._pending is not None:
