@@ -21,6 +21,6 @@ How a step of :class:`~pyro_hyperbolic.infer.FastSVI` flows through these files:
 member with its gradient is mapped over the stack.
 
 Imports point one way: ``fast_svi`` and ``ensemble``, which do not know each other, import ``run`` -> ``minibatch``,
-``transfer``, ``optimiser`` -> ``adam`` -> ``adam_kernel``, ``graphs`` and ``watch``; and from all of them to ``bounds`` and
-``programs``.
+``transfer``, ``optimiser`` -> ``adam`` -> ``adam_kernel``, ``graphs`` and ``watch``; and from all of them to ``bounds``
+and ``programs``.
 """

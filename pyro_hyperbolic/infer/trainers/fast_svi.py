@@ -166,11 +166,16 @@ class FastSVI:
         if self._optimiser is not None:
             self._apply_pending()
 
+    @property
+    def _device(self) -> torch.device:
+        assert self._parameters is not None
+        return self._parameters.device
+
     def _place(self) -> torch.device | None:
         """Where captured steps are, as far as that is known."""
         if self.capture is False:
             return None
-        return device_of(self.model, self.guide) if self._parameters is None else self._parameters.device
+        return device_of(self.model, self.guide) if self._parameters is None else self._device
 
     def _advance(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         if self._optimiser is None and self._pending is not None:
