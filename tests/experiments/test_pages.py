@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from pyro_hyperbolic.experiments import RunStore
-from pyro_hyperbolic.experiments.cli import EXPERIMENTS, configured, parse
+from pyro_hyperbolic.experiments.cli import EXPERIMENTS, configured, parser
 from pyro_hyperbolic.experiments.report import REPORTS
 from pyro_hyperbolic.experiments.report.results import Results
 
@@ -24,7 +24,7 @@ def test_a_page_is_the_report_of_its_runs(name: str) -> None:
     page = (PAGES / f"{name}.md").read_text()
     command = re.search(r"`python -m pyro_hyperbolic\.experiments (.*)`", page)
     assert command is not None
-    options = parse(command[1].split())
+    options = parser().parse_args(command[1].split())
     results = Results(configured(EXPERIMENTS[name], options.seeds, options.epochs, options.samples), RunStore(PAGES))
     body, figure = REPORTS[name](results)
     plt.close(figure)

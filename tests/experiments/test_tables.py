@@ -18,7 +18,7 @@ from torch.testing import assert_close
 from pyro_hyperbolic import datasets
 from pyro_hyperbolic.experiments import Choices, Job, Mixed, RunStore, Table1, Table2, Table4, sweep
 from pyro_hyperbolic.experiments.choices import ChoiceCell
-from pyro_hyperbolic.experiments.cli import EXPERIMENTS, configured, main, parser
+from pyro_hyperbolic.experiments.cli import EXPERIMENTS, configured, main
 from pyro_hyperbolic.experiments.mnist import digits
 from pyro_hyperbolic.experiments.paper import paper_tables
 from pyro_hyperbolic.experiments.report import REPORTS, write_report
@@ -283,12 +283,13 @@ class TestReport:
 class TestCommandLine:
     def test_trains_and_reports(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         options = ["--seeds", "1", "--epochs", "1", "--samples", "2", "--device", "cpu", "--results", str(tmp_path)]
-        assert main(["table1", "--cells", "euclidean*", *options]) == 0
+        main(["table1", "--cells", "euclidean*", *options])
         assert "finished euclidean" in capfd.readouterr().err
         runs = [json.loads(line) for line in (tmp_path / "table1.jsonl").read_text().splitlines()]
         assert [run["settings"]["epochs"] for run in runs] == [1, 1]
         (tmp_path / "table1.md").unlink()
-        assert main(["report", *options]) == 2  # the other tables have no runs
+        with pytest.raises(SystemExit, match=r"^2$"):
+            main(["report", *options])  # the other tables have no runs
         assert (tmp_path / "table1.md").exists()
         said = capfd.readouterr().err
         assert all(f"there is no run of {name}" in said for name in EXPERIMENTS if name != "table1")
@@ -311,15 +312,6 @@ class TestCommandLine:
             main(arguments)
         assert "belongs to" in capsys.readouterr().err
 
-    @pytest.mark.parametrize("device", ["gpu", "mps", "cuda:x"])
-    def test_devices(self, device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["table1", "--device", device, "--results", str(tmp_path)]) == 2
-        assert "error: --device" in capsys.readouterr().err
-
-    def test_bad_input_is_one_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["table1", "--cells", "c=7", "--device", "cpu", "--results", str(tmp_path)]) == 2
-        assert "error: no cell of table1 is called 'c=7'" in capsys.readouterr().err
-
     def test_an_interruption_is_said(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -327,7 +319,8 @@ class TestCommandLine:
             raise KeyboardInterrupt
 
         monkeypatch.setattr("pyro_hyperbolic.experiments.cli.sweep", interrupted)
-        assert main(["table1", "--device", "cpu", "--results", str(tmp_path)]) == 130
+        with pytest.raises(SystemExit, match=r"^130$"):
+            main(["table1", "--device", "cpu", "--results", str(tmp_path)])
         assert "run the same command to go on" in capsys.readouterr().err
 
     def test_options_reach_the_experiment(self) -> None:
@@ -345,12 +338,6 @@ class TestCommandLine:
                 assert theirs.items() - ours.items() <= {("latent_dim", 5)}  # of the spaces it is their own
         short = configured(EXPERIMENTS["mixed"], seeds=2, epochs=3, samples=4)
         assert {short.part(cell).epochs for cell in short.cells()} == {3}
-
-    @pytest.mark.parametrize("value", ["0", "-1", "x", "1.5"])
-    def test_numbers_are_positive(self, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(SystemExit):
-            parser().parse_args(["table1", "--seeds", value])
-        assert "must be a positive integer" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("bundled")

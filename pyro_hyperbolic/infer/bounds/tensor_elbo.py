@@ -22,6 +22,7 @@ from torch.distributions import kl_divergence
 from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.infer.bounds.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.bounds.enumeration import enumerated_elbo
+from pyro_hyperbolic.infer.programs.arguments import split_tensors
 from pyro_hyperbolic.infer.programs.match import check_sites
 
 TensorLoss = Callable[..., Tensor]
@@ -52,7 +53,12 @@ def tensor_loss(loss: ELBO | TensorLoss) -> TensorLoss:
         traces = list(loss._get_traces(model, guide, args, kwargs))
         if is_validation_enabled():
             check_sites(*traces[0])
-        return terms(loss, traces)
+        value = terms(loss, traces)
+        if isinstance(value, Tensor):
+            return value
+        # Programs without a site, as of an auxiliary loss in a step that has no labels for it.
+        like = next(iter(split_tensors(args, kwargs)[0]), torch.empty(()))
+        return torch.full((), value, device=like.device)
 
     return evaluate
 

@@ -12,30 +12,30 @@ from torch.overrides import TorchFunctionMode
 
 
 class Unvalidated(Messenger):
-    """Distributions that were made with validation, outside of the step, do without it while this is open."""
+    """Laws that were made with validation, outside of the step, do without it while this is open."""
 
     def __enter__(self) -> Any:
-        self._distributions: list[Any] = []
+        self._laws: list[Any] = []
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> Any:
-        for distribution in self._distributions:
-            distribution._validate_args = True
+        for law in self._laws:
+            law._validate_args = True
         return super().__exit__(*error)
 
     def _pyro_sample(self, msg: Any) -> None:
-        distribution = msg["fn"]
-        while distribution is not None:
-            if getattr(distribution, "__dict__", {}).get("_validate_args"):
-                distribution._validate_args = False
-                self._distributions.append(distribution)
-            distribution = getattr(distribution, "base_dist", None)
+        law = msg["fn"]
+        while law is not None:
+            if getattr(law, "__dict__", {}).get("_validate_args"):
+                law._validate_args = False
+                self._laws.append(law)
+            law = getattr(law, "base_dist", None)
 
 
 class OutOfPlaceRandom(TorchFunctionMode):
     """torch.distributions draws some noise in place, which ``vmap`` refuses; draw it out of place.
 
-    It treats ``.data``, whose shape Pyro's enumeration reads, in the same way.
+    It refuses ``.data`` too, of which Pyro's enumeration reads the shape, and recurrent networks, which become loops.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,11 +57,26 @@ def _exponential(t: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
     return -torch.log1p(-torch.rand(t.shape, dtype=t.dtype, device=t.device)) / lambd
 
 
-_OUT_OF_PLACE: dict[Any, Callable[..., Tensor]] = {
+def _unrolled(network: Any, name: str) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        if isinstance(args[2], Tensor):
+            return network(*args)  # packed sequences, of lengths that only the host knows
+        from torch._decomp import decompositions  # slow to import
+
+        return getattr(decompositions, name)(*args)
+
+    return run
+
+
+_OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
     torch.Tensor.normal_: _normal,
     torch.Tensor.uniform_: _uniform,
     torch.Tensor.exponential_: _exponential,
     torch.Tensor.data.__get__: torch.Tensor.detach,  # type: ignore[attr-defined]  # a descriptor
+    torch.rnn_tanh: _unrolled(torch.rnn_tanh, "rnn_tanh_input"),
+    torch.rnn_relu: _unrolled(torch.rnn_relu, "rnn_relu_input"),
+    torch.lstm: _unrolled(torch.lstm, "lstm_impl"),
+    torch.gru: _unrolled(torch.gru, "gru_impl"),
 }
 
 

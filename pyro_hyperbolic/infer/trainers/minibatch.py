@@ -102,7 +102,8 @@ class Minibatches:
         """
         # Also where it wraps round, different seeds give different numbers: the factor is odd.
         seed = (self.seed * 1_000_003 + number) % _SEEDS
-        return Epoch(self, self._streamed(seed, start)) if self._streams else Epoch(self, self._order(seed, start))
+        batches = self._streamed(seed, start) if self._streams else self._order(seed, start)
+        return Epoch(self, batches, max(0, len(self) - start))
 
     def take(self, index: Tensor) -> Any:
         """The batch of some rows, of data that are tensors."""
@@ -195,17 +196,25 @@ class Epoch(Iterator[Any]):
 
     :param source: whose epoch it is.
     :param batches: the rows of every batch, or an iterator over batches that are read from elsewhere.
+    :param left: how many they are.
     """
 
-    def __init__(self, source: Minibatches, batches: list[Tensor] | Iterator[Any]) -> None:
+    def __init__(self, source: Minibatches, batches: list[Tensor] | Iterator[Any], left: int) -> None:
         self.source = source
         self._order = batches if isinstance(batches, list) else None
         self._streamed = iter(()) if isinstance(batches, list) else batches
+        self._left = left
         self._place = 0
+
+    def __length_hint__(self) -> int:
+        """How many batches are left."""
+        return self._left - self._place
 
     def __next__(self) -> Any:
         if self._order is None:
-            return next(self._streamed)
+            batch = next(self._streamed)
+            self._place += 1
+            return batch
         if self._place == len(self._order):
             raise StopIteration
         self._place += 1
