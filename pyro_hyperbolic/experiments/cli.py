@@ -14,6 +14,7 @@ import torch
 from pyro_hyperbolic.commands import Parser, command, explained, folder, positive
 from pyro_hyperbolic.experiments.ablation import Ablation
 from pyro_hyperbolic.experiments.cells import Cells
+from pyro_hyperbolic.experiments.choices import Choices
 from pyro_hyperbolic.experiments.experiment import Experiment
 from pyro_hyperbolic.experiments.figures import FIGURES, draw
 from pyro_hyperbolic.experiments.mixed import Mixed
@@ -27,12 +28,13 @@ from pyro_hyperbolic.experiments.table4 import Table4
 
 T = TypeVar("T", bound=Experiment)
 
-TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells)
+TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells, Choices)
 EXPERIMENTS: dict[str, Any] = {table.command: table for table in TABLES}
 
 DESCRIPTION = """Reproduce the tables and figures of the paper.
-A table trains what the results folder does not hold yet and writes a report beside it; a sweep that was interrupted
-goes on where it was. `report` makes the reports anew from what is there, `figures` draws, `all` does everything.
+A table trains the runs that are missing in the results folder and writes a report there. After an interruption, the
+same command goes on where it was. `report` writes the reports again from the runs that are there, `figures` draws the
+figures, `all` does everything.
 
   python -m pyro_hyperbolic.experiments table1 --seeds 2
   python -m pyro_hyperbolic.experiments table2 --cells 'wrapped c=1.4, d=2' --device cuda

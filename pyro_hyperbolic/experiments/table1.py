@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic import datasets
-from pyro_hyperbolic.experiments.experiment import Cell, Experiment, Job
+from pyro_hyperbolic.experiments.experiment import Experiment
+from pyro_hyperbolic.experiments.job import Cell, Job
 from pyro_hyperbolic.experiments.session import Session
 from pyro_hyperbolic.geometry import PoincareBall
 from pyro_hyperbolic.infer import Minibatches
@@ -48,7 +49,7 @@ class BranchingCell(Cell):
 
 @dataclass(frozen=True)
 class Table1(Experiment):
-    """Each run has data of its own, those of its seed; all cells see the same ones.
+    """The branching diffusion. Each seed has a data set of its own, which all cells share.
 
     :param epochs: of training.
     :param batch_size: observations per step.

@@ -10,7 +10,8 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.experiments.experiment import Cell, Experiment, Job
+from pyro_hyperbolic.experiments.experiment import Experiment
+from pyro_hyperbolic.experiments.job import Cell, Job
 from pyro_hyperbolic.experiments.mnist import MnistCell, digits
 from pyro_hyperbolic.experiments.session import Session
 from pyro_hyperbolic.experiments.table2 import KEPT, Table2
@@ -34,7 +35,9 @@ class ClassifierCell(Cell):
 
 @dataclass(frozen=True)
 class Table3(Experiment):
-    """Run ``i`` of a cell is training ``i % trainings`` of a classifier on embedding ``i // trainings``.
+    """Classifiers on two-dimensional embeddings of MNIST.
+
+    Run ``i`` of a cell is training ``i % trainings`` of a classifier on embedding ``i // trainings``.
 
     :param trainings: classifiers on each set of embeddings.
     :param epochs: of a classifier.

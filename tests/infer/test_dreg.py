@@ -16,7 +16,7 @@ import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.geometry import Lorentz
 from pyro_hyperbolic.infer import DReG_ELBO, EnsembleSVI, FastSVI
-from pyro_hyperbolic.infer.draws import Draws
+from pyro_hyperbolic.infer.bounds.draws import Draws
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.nn import ManifoldModule
 from tests.helpers import same
@@ -581,5 +581,5 @@ class TestRefusals:
 
     @pytest.mark.parametrize("count", [0, -1, 2.5, True])
     def test_number_of_particles(self, count):
-        with pytest.raises(ValueError, match="num_particles must be an integer >= 1"):
+        with pytest.raises(ValueError, match="num_particles must be a positive integer"):
             DReG_ELBO(num_particles=count)

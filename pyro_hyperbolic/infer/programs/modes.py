@@ -1,0 +1,123 @@
+"""What makes programs fit for function transforms and CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+class Unvalidated(Messenger):
+    """Laws that were made with validation, outside of the step, do without it while this is open."""
+
+    def __enter__(self) -> Any:
+        self._laws: list[Any] = []
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        for law in self._laws:
+            law._validate_args = True
+        return super().__exit__(*error)
+
+    def _pyro_sample(self, msg: Any) -> None:
+        law = msg["fn"]
+        while law is not None:
+            if getattr(law, "__dict__", {}).get("_validate_args"):
+                law._validate_args = False
+                self._laws.append(law)
+            law = getattr(law, "base_dist", None)
+
+
+class OutOfPlaceRandom(TorchFunctionMode):
+    """torch.distributions draws some noise in place, which ``vmap`` refuses; draw it out of place.
+
+    It refuses ``.data`` too, of which Pyro's enumeration reads the shape, and recurrent networks, which become loops.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        draw = _OUT_OF_PLACE.get(func)
+        return func(*args, **kwargs) if draw is None else draw(*args, **kwargs)
+
+
+def _normal(t: Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> Tensor:
+    return torch.randn(t.shape, dtype=t.dtype, device=t.device) * std + mean
+
+
+def _uniform(t: Tensor, low: float = 0.0, high: float = 1.0, **options: Any) -> Tensor:
+    low, high = options.get("from", low), options.get("to", high)
+    return torch.rand(t.shape, dtype=t.dtype, device=t.device) * (high - low) + low
+
+
+def _exponential(t: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
+    return -torch.log1p(-torch.rand(t.shape, dtype=t.dtype, device=t.device)) / lambd
+
+
+def _unrolled(network: Any, name: str) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        if isinstance(args[2], Tensor):
+            return network(*args)  # packed sequences, of lengths that only the host knows
+        from torch._decomp import decompositions  # slow to import
+
+        return getattr(decompositions, name)(*args)
+
+    return run
+
+
+_OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.normal_: _normal,
+    torch.Tensor.uniform_: _uniform,
+    torch.Tensor.exponential_: _exponential,
+    torch.Tensor.data.__get__: torch.Tensor.detach,  # type: ignore[attr-defined]  # a descriptor
+    torch.rnn_tanh: _unrolled(torch.rnn_tanh, "rnn_tanh_input"),
+    torch.rnn_relu: _unrolled(torch.rnn_relu, "rnn_relu_input"),
+    torch.lstm: _unrolled(torch.lstm, "lstm_impl"),
+    torch.gru: _unrolled(torch.gru, "gru_impl"),
+}
+
+
+_NUMBERS = (bool, int, float)  # and no subclass: numpy's have a dtype of their own
+
+
+class ConstantsOnDevice(TorchFunctionMode):
+    """Makes scalar constants where they are needed, by a kernel.
+
+    ``torch.tensor(1.0, device="cuda")``, which ``torch.distributions`` calls for every parameter that is a plain
+    number, makes it on the host and copies it, which a CUDA graph cannot capture. To be entered around eager code
+    only: a compiled function would be compiled again for it.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.tensor, torch.as_tensor) and len(args) == 1 and type(args[0]) in _NUMBERS:
+            return torch.full((), args[0], **{key: value for key, value in kwargs.items() if value is not None})
+        if func is torch.Tensor.new_tensor and len(args) == 2 and type(args[1]) in _NUMBERS:
+            return args[0].new_full((), args[1], **kwargs)
+        return func(*args, **kwargs)
+
+
+class DecompositionsOnDevice(TorchFunctionMode):
+    """Decompositions of matrices that do not wait to raise an error: where there is none, the result is ``nan``.
+
+    ``torch.linalg.cholesky`` and its relatives look at the outcome on the host, which a CUDA graph cannot capture. What
+    watches the loss reports the ``nan``.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        unchecked = _UNCHECKED.get(func)
+        if unchecked is None or "out" in (kwargs or {}):
+            return func(*args, **(kwargs or {}))
+        result, info = unchecked(*args, **(kwargs or {}))
+        return torch.where((info != 0)[..., None, None], torch.nan, result)
+
+
+_UNCHECKED: dict[Any, Callable[..., Any]] = {
+    torch.linalg.cholesky: torch.linalg.cholesky_ex,
+    torch.linalg.inv: torch.linalg.inv_ex,
+    torch.inverse: torch.linalg.inv_ex,
+    torch.Tensor.inverse: torch.linalg.inv_ex,
+}
