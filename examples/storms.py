@@ -15,8 +15,8 @@ model has seen, compare the models. NUTS samples the coupled one. The data are :
 
 What to see in ``storms.png``: on the left the density of the coupled model (the darker, the greater its root) runs
 through north without a seam, from west at the bottom to east at the top, as the test days (dots) do. In the middle that
-of the model with a cut at north has a gap there: no component can lie across it. On the right the mean direction at each latitude with its 90%
-interval by NUTS; the red band is where it is north: the storms turn there.
+of the model with a cut at north has a gap there: no component can lie across it. On the right the mean direction at
+each latitude with its 90% interval by NUTS; the red band is where it is north: the storms turn there.
 
     python examples/storms.py
     python examples/storms.py --components 2 3 4 5 6 --num-steps 1500 --starts 4
