@@ -14,6 +14,11 @@ components of a mixture that is fitted to its latents afterwards.
 Components that start in one place would all learn the same. They start at draws of the usual prior, with equal weights;
 the record says how many of them the digits use.
 
+What to see: ``latent.png`` shows the latent spaces with a circle around half of each component, the wider its line the
+greater its weight. With the single prior the circles, fitted afterwards, cut through the classes; with the mixture each
+lies where digits of one class, or of two that look alike, have gathered. ``components.png`` has a row of draws for each
+component, by weight: a row shows one digit, or a few that look alike.
+
 Every epoch ends with a checkpoint. A run that was interrupted goes on with ``--resume`` and ends bit for bit where an
 uninterrupted one would have.
 
@@ -36,7 +41,7 @@ from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic import datasets, geometry
+from pyro_hyperbolic import Lorentz, PoincareBall, datasets, geometry
 from pyro_hyperbolic.commands import Parser, command, load_run, natural, positive, record, save_run
 from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.geometry import Manifold
@@ -132,9 +137,8 @@ def train(name: str, images: Tensor, test: Tensor, args: argparse.Namespace) -> 
         history["seconds"].append(time.perf_counter() - start)
         state = {"model": vae.state_dict(), "trainer": svi.state_dict(), "history": history}
         save_run(state, path, args, training_images=len(images))
-        print(
-            f"{title}: train loss {history['train_loss'][-1]:.2f}, test loss {history['test_loss'][-1]:.2f}", flush=True
-        )
+        bounds = ", ".join(f"{key.replace('_', ' ')} {history[key][-1]:.2f}" for key in ("train_loss", "test_loss"))
+        print(f"{title}: {bounds}", flush=True)
     return vae, history
 
 
@@ -195,18 +199,21 @@ def draw(
 
     from pyro_hyperbolic import plotting
 
-    if latents["mixture"].dim == 2:
+    space = models["mixture"].manifold
+    if latents["mixture"].dim == 2 and isinstance(space, (PoincareBall, Lorentz)):
+        ball = PoincareBall(space.c)
         figure, axes = plt.subplots(1, 2, figsize=(11, 5.4), layout="constrained")
         angles = torch.linspace(0, 2 * math.pi, 200)
         circle = torch.stack([angles.cos(), angles.sin()], -1).unsqueeze(1)
         for ax, name in zip(axes, MODELS, strict=True):
-            ball = models[name].manifold
             with torch.no_grad():
                 z = models[name].encode(test.images[:SHOWN]).mean
                 components, weights = latents[name].component(), latents[name].assignment().probs
                 # A disc that holds half of a component: the median of Rayleigh's distribution is sqrt(2 log 2).
                 radius = math.sqrt(2 * math.log(2)) * components.scale
-                rings = ball.from_normal_coords(components.loc, radius * circle)
+                rings = space.from_normal_coords(components.loc, radius * circle)
+            if isinstance(space, Lorentz):
+                z, rings = space.to_poincare(z), space.to_poincare(rings)
             plotting.embedding(z, ball, labels=test.labels[:SHOWN], ax=ax, s=3, alpha=0.7, legend=name == MODELS[-1])
             for k, weight in enumerate(weights.tolist()):
                 ax.plot(*rings[:, k].T.numpy(), color="0.1", linewidth=0.5 + 6 * weight, alpha=0.8, zorder=4)

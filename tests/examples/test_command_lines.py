@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from pyro_hyperbolic import commands
@@ -19,7 +20,9 @@ EXPERIMENTS = "pyro_hyperbolic.experiments.cli"
 PROGRAMS = {
     "branching_diffusion": "",
     "conv_vae": "",
+    "hierarchy": "",
     "link_prediction": "",
+    "mixture_prior_vae": "",
     "mnist_distributed": "--output-dir folder",
     "mnist_ensemble": "",
     "mnist_svi": "",
@@ -56,6 +59,16 @@ OWN_MISTAKES = [
     ("branching_diffusion", "--resume --output-dir damaged", "hyperbolic.pt is not a checkpoint of this package"),
     ("branching_diffusion", "--resume --output-dir foreign", "belongs to other options: --curvature (was 7, is 1.2)"),
     ("conv_vae", "--data-dir empty --num-epochs 1", "expected a header of 16 bytes, found 0; the file is damaged"),
+    ("hierarchy", "--num-points 3", "--num-points must be at least 4, got 3"),
+    ("hierarchy", "--graph no/such.edges", "--graph no/such.edges: "),
+    ("hierarchy", "--points missing.npy", "argument --points: there is no file missing.npy; check the path"),
+    ("hierarchy", "--points nothing.edges", "argument --points: nothing.edges is empty; give another file"),
+    ("hierarchy", "--points file", "--points file is no array of numpy.save"),
+    ("hierarchy", "--points flat.npy", "flat.npy must hold an array (N, ...) of at least 4 points, got (5,)"),
+    ("hierarchy", "--output folder", "argument --output: folder is a folder; give a file"),
+    ("mixture_prior_vae", "--components 0", "argument --components: must be a positive whole number, got '0'"),
+    ("mixture_prior_vae", "--resume --output-dir damaged", "single.pt is not a checkpoint of this package, or is dam"),
+    ("mixture_prior_vae", "--resume --output-dir foreign", "belongs to other options: --curvature (was 7, is 1.4)"),
     ("link_prediction", "--posterior riemannian", "--posterior-scale diagonal needs --posterior wrapped"),
     ("link_prediction", "--test 1.5", "argument --test: must be a fraction greater than 0 and less than 1, got '1.5'"),
     ("link_prediction", "--test 0.001", "error: test=0.001 of 78 edges holds out none"),
@@ -96,6 +109,7 @@ def _places(tmp_path: Path, digits: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "damaged" / "metrics.json").write_text('{"options": ')
     (tmp_path / "foreign" / "metrics.json").write_text('{"options": {"curvature": 7}, "runs": []}')
     (tmp_path / "nothing.edges").touch()
+    np.save(tmp_path / "flat.npy", np.zeros(5))
 
 
 @pytest.fixture
