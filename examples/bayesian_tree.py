@@ -48,7 +48,6 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
-from mnist_parts.arguments import natural, positive
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoGuide, init_to_value
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
@@ -62,6 +61,7 @@ from tree_parts.placing import place
 
 import pyro_hyperbolic
 import pyro_hyperbolic.distributions as hdist
+from pyro_hyperbolic.commands import natural, positive
 from pyro_hyperbolic.infer import AutoWrappedNormal, save_json
 
 Values = dict[str, Tensor]

@@ -29,7 +29,7 @@ from torch import Tensor
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Lorentz, PoincareBall, infer, plotting
 
-LAWS = {"wrapped": hdist.WrappedNormal, "riemannian": hdist.RiemannianNormal}
+DISTRIBUTIONS = {"wrapped": hdist.WrappedNormal, "riemannian": hdist.RiemannianNormal}
 CHARTS: dict[str, type[PoincareBall] | type[Lorentz]] = {"poincare": PoincareBall, "lorentz": Lorentz}
 # Normal coordinates at the origin, the distances measured to them, and the error of a measurement.
 ANCHORS = [[2.5, 0.3], [-0.5, 0.3], [0.4, -1.8]]
@@ -41,7 +41,7 @@ class Program:
     """The model, and a guide for those methods that want one."""
 
     def __init__(self, manifold: PoincareBall | Lorentz, law: str) -> None:
-        self.manifold, self.law = manifold, LAWS[law]
+        self.manifold, self.law = manifold, DISTRIBUTIONS[law]
         self.origin = manifold.origin(2)
         self.anchors = manifold.from_normal_coords(None, torch.tensor(ANCHORS))
         self.distances = torch.tensor(DISTANCES)
@@ -102,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
     style = argparse.ArgumentDefaultsHelpFormatter
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
     p.add_argument("--methods", nargs="+", choices=list(METHODS), metavar="METHOD", help=HELP)
-    p.add_argument("--prior", choices=sorted(LAWS), default="wrapped", help="law of the position")
+    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="law of the position")
     p.add_argument("--manifold", choices=sorted(CHARTS), default="poincare", help="chart of the plane")
     p.add_argument("--curvature", type=float, default=1.0, help="c > 0; the curvature is -c")
     p.add_argument("--num-steps", type=int, default=300, help="of the optimisers")

@@ -36,12 +36,12 @@ import pyro
 import torch
 from cell_parts.data import SOURCES, Source, load
 from cell_parts.pictures import draw, pseudotime
-from mnist_parts.arguments import positive, seeds
 from pyro.infer import Trace_ELBO
 from torch import Tensor
 
 import pyro_hyperbolic
 from pyro_hyperbolic import plotting
+from pyro_hyperbolic.commands import positive, seeds
 from pyro_hyperbolic.datasets import from_anndata, to_anndata
 from pyro_hyperbolic.experiments.cells import build_count_vae, embedding_scores
 from pyro_hyperbolic.experiments.statistics import mean_interval
