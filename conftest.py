@@ -7,7 +7,7 @@ import pytest
 import torch
 
 # A file that only those who have Triton can import.
-collect_ignore = [] if importlib.util.find_spec("triton") else ["pyro_hyperbolic/infer/adam_kernel.py"]
+collect_ignore = [] if importlib.util.find_spec("triton") else ["pyro_hyperbolic/infer/trainers/adam_kernel.py"]
 
 
 @pytest.fixture(autouse=True)

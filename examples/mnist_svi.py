@@ -38,7 +38,7 @@ from tqdm.auto import tqdm
 
 from pyro_hyperbolic import Lorentz, PoincareBall, datasets, infer
 from pyro_hyperbolic.infer import DistributedSVI, EnsembleSVI, FastSVI
-from pyro_hyperbolic.infer.processes import lost_processes
+from pyro_hyperbolic.infer.processes.group import lost_processes
 from pyro_hyperbolic.models import LAWS, EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.nn import DECODERS, ManifoldModule
 

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from pyro_hyperbolic import datasets
 from pyro_hyperbolic.analysis import batch_mixing, knn_accuracy, lineage_correlation, posterior_coverage
-from pyro_hyperbolic.experiments.experiment import Cell, Experiment, Job
+from pyro_hyperbolic.experiments.experiment import Experiment
+from pyro_hyperbolic.experiments.job import Cell, Job
 from pyro_hyperbolic.experiments.session import Session
 from pyro_hyperbolic.experiments.table1 import NEARLY_FLAT
 from pyro_hyperbolic.geometry import Euclidean, PoincareBall
 from pyro_hyperbolic.infer import Minibatches
-from pyro_hyperbolic.infer.aside import aside
+from pyro_hyperbolic.infer.programs.aside import aside
 from pyro_hyperbolic.models import CountVAE
 
 CURVATURES = (0.0, NEARLY_FLAT, 1.0)

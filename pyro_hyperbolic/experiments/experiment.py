@@ -1,37 +1,23 @@
-"""What an experiment is: cells, each trained from several seeds."""
+"""What an experiment is: a table of cells, and how each is trained from several seeds."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:
-    from pyro_hyperbolic.experiments.session import Session
-
-
-class Cell(ABC):
-    """One cell of a table: a frozen dataclass of what sets it apart from the others."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """How reports and ``--cells`` call it."""
+from pyro_hyperbolic.experiments.job import Cell, Job, Table
+from pyro_hyperbolic.experiments.session import Session
 
 
 @dataclass(frozen=True)
-class Experiment(ABC):
+class Experiment(Table):
     """A table of the paper. A subclass is a frozen dataclass of its settings.
 
     :param seeds: runs of every cell.
     :param epochs: of training.
     """
-
-    command: ClassVar[str]
-    """Its name on the command line."""
 
     worth_compiling: ClassVar[bool] = False
     """Whether its trainings take much longer than a compilation of their step."""
@@ -48,10 +34,6 @@ class Experiment(ABC):
     @abstractmethod
     def cells(self) -> Sequence[Cell]:
         """All cells, in the order of the report."""
-
-    @abstractmethod
-    def shape(self, cell: Any) -> Hashable:
-        """Cells of one shape are trained together."""
 
     @abstractmethod
     def run(self, jobs: Sequence[Job], session: Session) -> list[dict[str, Any]]:
@@ -73,31 +55,6 @@ class Experiment(ABC):
         """What decides a result beside cell and seed."""
         return {key: value for key, value in asdict(self).items() if key != "seeds"}
 
-
-@dataclass(frozen=True)
-class Job:
-    """One run: a cell and a seed."""
-
-    experiment: Experiment
-    cell: Any
-    seed: int
-
-    def identity(self) -> dict[str, Any]:
-        """What makes two runs the same."""
-        settings = self.experiment.part(self.cell).settings()
-        return {"table": self.experiment.command, "cell": asdict(self.cell), "seed": self.seed, "settings": settings}
-
-    @property
-    def key(self) -> str:
-        """The identity as a short string, the same on every machine."""
-        return digest(self.identity())
-
-    @property
-    def number(self) -> int:
-        """The identity as a seed."""
-        return int(self.key, 16) % (1 << 31)
-
-
-def digest(value: Any) -> str:
-    """A short hash of a value that JSON can hold."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+    def settings_of(self, cell: Any) -> dict[str, Any]:
+        """Those of the part that the cell belongs to."""
+        return self.part(cell).settings()

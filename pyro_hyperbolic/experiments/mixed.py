@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.experiments.experiment import Cell, Experiment, Job
+from pyro_hyperbolic.experiments.experiment import Experiment
+from pyro_hyperbolic.experiments.job import Cell, Job
 from pyro_hyperbolic.experiments.mnist import MnistExperiment
 from pyro_hyperbolic.experiments.session import Session
 from pyro_hyperbolic.experiments.table1 import NEARLY_FLAT, Table1

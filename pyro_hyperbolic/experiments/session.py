@@ -12,12 +12,12 @@ import torch
 from pyro.infer import Trace_ELBO
 from torch import nn
 
-from pyro_hyperbolic.experiments.experiment import Job
+from pyro_hyperbolic.experiments.job import Job
 from pyro_hyperbolic.experiments.progress import Progress
 from pyro_hyperbolic.experiments.store import RunStore
 from pyro_hyperbolic.infer import EnsembleSVI, load_checkpoint, save_checkpoint
-from pyro_hyperbolic.infer.arguments import step_on
-from pyro_hyperbolic.infer.aside import aside
+from pyro_hyperbolic.infer.programs.arguments import step_on
+from pyro_hyperbolic.infer.programs.aside import aside
 
 # Triples of a member, a datum and a sample that are held at a time.
 _CHUNK = {"cpu": 1 << 16, "cuda": 1 << 19}

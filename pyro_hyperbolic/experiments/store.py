@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pyro_hyperbolic.experiments.experiment import Job, digest
+from pyro_hyperbolic.experiments.job import Job, digest
 
 _FIELDS = {"key", "table", "cell", "seed", "settings", "metrics"}
 

@@ -13,7 +13,8 @@ import pyro
 import torch
 
 from pyro_hyperbolic._version import __version__
-from pyro_hyperbolic.experiments.experiment import Cell, Experiment, Job
+from pyro_hyperbolic.experiments.experiment import Experiment
+from pyro_hyperbolic.experiments.job import Cell, Job
 from pyro_hyperbolic.experiments.progress import Progress
 from pyro_hyperbolic.experiments.session import Session, describe
 from pyro_hyperbolic.experiments.store import RunStore

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic import datasets
-from pyro_hyperbolic.experiments.experiment import Cell, Experiment, Job
+from pyro_hyperbolic.experiments.experiment import Experiment
+from pyro_hyperbolic.experiments.job import Cell, Job
 from pyro_hyperbolic.experiments.session import Session
 from pyro_hyperbolic.geometry import PoincareBall
 from pyro_hyperbolic.infer import Minibatches

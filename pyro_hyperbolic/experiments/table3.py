@@ -10,7 +10,8 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.experiments.experiment import Cell, Experiment, Job
+from pyro_hyperbolic.experiments.experiment import Experiment
+from pyro_hyperbolic.experiments.job import Cell, Job
 from pyro_hyperbolic.experiments.mnist import MnistCell, digits
 from pyro_hyperbolic.experiments.session import Session
 from pyro_hyperbolic.experiments.table2 import KEPT, Table2

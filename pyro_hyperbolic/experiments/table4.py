@@ -11,7 +11,8 @@ import pyro
 from torch import Tensor
 
 from pyro_hyperbolic import datasets
-from pyro_hyperbolic.experiments.experiment import Cell, Experiment, Job
+from pyro_hyperbolic.experiments.experiment import Experiment
+from pyro_hyperbolic.experiments.job import Cell, Job
 from pyro_hyperbolic.experiments.session import Session
 from pyro_hyperbolic.geometry import PoincareBall
 from pyro_hyperbolic.models import VGAE, EuclideanVGAE, HyperbolicVGAE
@@ -45,8 +46,8 @@ class GraphCell(Cell):
 class Table4(Experiment):
     """Each run has a split of the edges of its own, that of its seed; all models see the same ones.
 
-    The paper does not give its curvature. Each graph has several, and the report also chooses one by the validation
-    edges.
+    The paper does not give its curvature. Each graph has several here, and the report also chooses one for every split,
+    by the validation edges of that split.
 
     :param latent_dim: dimension of the latent space.
     :param hidden_dim: width of the first graph convolution.

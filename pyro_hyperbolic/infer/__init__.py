@@ -1,15 +1,12 @@
 """What Pyro's inference lacks: fast SVI, a quieter IWAE gradient, guides for points, marginal likelihoods."""
 
 from pyro_hyperbolic.infer.autoguide import AutoWrappedNormal
+from pyro_hyperbolic.infer.bounds.dreg import DReG_ELBO
+from pyro_hyperbolic.infer.bounds.marginal import log_marginal_likelihood
 from pyro_hyperbolic.infer.checkpoint import load_checkpoint, save_checkpoint, save_json
-from pyro_hyperbolic.infer.distributed import DistributedSVI
-from pyro_hyperbolic.infer.dreg import DReG_ELBO
-from pyro_hyperbolic.infer.ensemble import EnsembleSVI
-from pyro_hyperbolic.infer.fast_svi import FastSVI
-from pyro_hyperbolic.infer.marginal import log_marginal_likelihood
-from pyro_hyperbolic.infer.match import check_model_guide
-from pyro_hyperbolic.infer.minibatch import Minibatches
-from pyro_hyperbolic.infer.processes import Place, on_termination, process_group, torchrun_place
+from pyro_hyperbolic.infer.processes.distributed import DistributedSVI
+from pyro_hyperbolic.infer.processes.group import Place, on_termination, process_group, torchrun_place
+from pyro_hyperbolic.infer.programs.match import check_model_guide
 from pyro_hyperbolic.infer.reparam import (
     DrawnCurvature,
     ManifoldReparam,
@@ -17,6 +14,9 @@ from pyro_hyperbolic.infer.reparam import (
     WrappedNormalReparam,
     with_drawn_curvature,
 )
+from pyro_hyperbolic.infer.trainers.ensemble import EnsembleSVI
+from pyro_hyperbolic.infer.trainers.fast_svi import FastSVI
+from pyro_hyperbolic.infer.trainers.minibatch import Minibatches
 
 __all__ = [
     "AutoWrappedNormal",

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.infer.arguments import split_tensors
-from pyro_hyperbolic.infer.graphs import CapturedStep
+from pyro_hyperbolic.infer.programs.arguments import split_tensors
+from pyro_hyperbolic.infer.trainers.graphs import CapturedStep
 
 
 @pytest.fixture

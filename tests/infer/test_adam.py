@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW
 
-from pyro_hyperbolic.infer.adam import OneLaunch
-from pyro_hyperbolic.infer.graphs import CapturedStep
+from pyro_hyperbolic.infer.trainers.adam import OneLaunch
+from pyro_hyperbolic.infer.trainers.graphs import CapturedStep
 from tests.helpers import same
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

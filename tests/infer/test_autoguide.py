@@ -27,8 +27,8 @@ import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.geometry import Lorentz
 from pyro_hyperbolic.infer import AutoWrappedNormal, DReG_ELBO, EnsembleSVI, FastSVI
-from pyro_hyperbolic.infer.functional import Found
-from pyro_hyperbolic.infer.tensor_elbo import tensor_loss
+from pyro_hyperbolic.infer.bounds.tensor_elbo import tensor_loss
+from pyro_hyperbolic.infer.programs.functional import Found
 from pyro_hyperbolic.nn import ManifoldModule
 from tests.helpers import same
 

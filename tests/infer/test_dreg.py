@@ -16,7 +16,7 @@ import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.geometry import Lorentz
 from pyro_hyperbolic.infer import DReG_ELBO, EnsembleSVI, FastSVI
-from pyro_hyperbolic.infer.draws import Draws
+from pyro_hyperbolic.infer.bounds.draws import Draws
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.nn import ManifoldModule
 from tests.helpers import same

@@ -19,7 +19,7 @@ from torch.distributions import constraints
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI
-from pyro_hyperbolic.infer.modes import OutOfPlaceRandom
+from pyro_hyperbolic.infer.programs.modes import OutOfPlaceRandom
 from pyro_hyperbolic.models import HyperbolicVAE
 from tests.helpers import same
 from tests.infer.nets import STEPS, Net, adam, losses, trainer

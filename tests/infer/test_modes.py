@@ -11,9 +11,10 @@ import torch
 from pyro.infer import Trace_ELBO
 from torch.distributions import Normal
 
-from pyro_hyperbolic.infer import FastSVI, modes
-from pyro_hyperbolic.infer.graphs import CapturedStep
-from pyro_hyperbolic.infer.modes import ConstantsOnDevice, DecompositionsOnDevice
+from pyro_hyperbolic.infer import FastSVI
+from pyro_hyperbolic.infer.programs import modes
+from pyro_hyperbolic.infer.programs.modes import ConstantsOnDevice, DecompositionsOnDevice
+from pyro_hyperbolic.infer.trainers.graphs import CapturedStep
 from pyro_hyperbolic.models import HyperbolicVAE
 
 

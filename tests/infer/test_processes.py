@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from pyro_hyperbolic.infer import Place, on_termination, process_group, torchrun_place
-from pyro_hyperbolic.infer import processes as module
-from pyro_hyperbolic.infer.processes import lost_processes
+from pyro_hyperbolic.infer.processes import group as module
+from pyro_hyperbolic.infer.processes.group import lost_processes
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, Minibatches
-from pyro_hyperbolic.infer.graphs import CapturedStep
+from pyro_hyperbolic.infer.trainers.graphs import CapturedStep
 from pyro_hyperbolic.models import HyperbolicVAE
 from tests.helpers import same
 

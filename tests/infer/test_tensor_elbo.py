@@ -8,7 +8,7 @@ from pyro.infer import RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
 from torch.distributions import constraints
 
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.infer.tensor_elbo import tensor_loss
+from pyro_hyperbolic.infer.bounds.tensor_elbo import tensor_loss
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
 from tests.helpers import same
 

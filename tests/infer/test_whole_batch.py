@@ -12,7 +12,7 @@ from torch import Tensor
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Lorentz, PoincareBall
-from pyro_hyperbolic.infer.whole_batch import Rows, WholeBatch
+from pyro_hyperbolic.infer.processes.whole_batch import Rows, WholeBatch
 
 TOTAL, WORLD, PARTICLES = 7, 3, 4
 BALL = PoincareBall(0.7)

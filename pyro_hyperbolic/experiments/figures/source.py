@@ -10,7 +10,8 @@ import torch
 
 from pyro_hyperbolic import datasets
 from pyro_hyperbolic.experiments.ablation import Ablation
-from pyro_hyperbolic.experiments.experiment import Cell, Experiment, Job
+from pyro_hyperbolic.experiments.experiment import Experiment
+from pyro_hyperbolic.experiments.job import Cell, Job
 from pyro_hyperbolic.experiments.mnist import MnistCell
 from pyro_hyperbolic.experiments.report.results import Results
 from pyro_hyperbolic.experiments.session import load_model

@@ -17,8 +17,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from pyro_hyperbolic.infer.aside import aside
-from pyro_hyperbolic.infer.functional import Parameters
+from pyro_hyperbolic.infer.programs.aside import aside
+from pyro_hyperbolic.infer.programs.functional import Parameters
 
 # Relative; more than matrix products of different shapes differ by.
 _ROUNDING = 10 * torch.finfo(torch.float32).eps ** 0.5

@@ -1,4 +1,4 @@
-"""The kernel of :mod:`pyro_hyperbolic.infer.adam`. It needs Triton, which comes with torch's builds for CUDA."""
+"""The kernel of :mod:`~pyro_hyperbolic.infer.trainers.adam`. It needs Triton, part of torch's builds for CUDA."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from pyro_hyperbolic.distributions.base import base_law
-from pyro_hyperbolic.infer.dreg import DReG_ELBO
-from pyro_hyperbolic.infer.enumeration import enumerated_elbo
-from pyro_hyperbolic.infer.match import check_sites
+from pyro_hyperbolic.infer.bounds.dreg import DReG_ELBO
+from pyro_hyperbolic.infer.bounds.enumeration import enumerated_elbo
+from pyro_hyperbolic.infer.programs.match import check_sites
 
 TensorLoss = Callable[..., Tensor]
 

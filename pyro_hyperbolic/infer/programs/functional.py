@@ -15,7 +15,12 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
-from pyro_hyperbolic.infer.modes import ConstantsOnDevice, DecompositionsOnDevice, OutOfPlaceRandom, Unvalidated
+from pyro_hyperbolic.infer.programs.modes import (
+    ConstantsOnDevice,
+    DecompositionsOnDevice,
+    OutOfPlaceRandom,
+    Unvalidated,
+)
 
 Program = Callable[..., Any]
 Site = tuple[Tensor, Any]  # an unconstrained leaf and the constraint of its value

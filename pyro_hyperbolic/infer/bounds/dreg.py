@@ -14,8 +14,8 @@ from pyro.poutine.util import prune_subsample_sites
 from pyro.util import check_if_enumerated, check_model_guide_match, check_site_shape, warn_if_nan
 from torch import Tensor
 
-from pyro_hyperbolic.infer.draws import Draws, Program, Site, is_delta, run_again, sample_sites
-from pyro_hyperbolic.infer.match import check_sites
+from pyro_hyperbolic.infer.bounds.draws import Draws, Program, Site, is_delta, run_again, sample_sites
+from pyro_hyperbolic.infer.programs.match import check_sites
 
 
 class DReG_ELBO(ELBO):

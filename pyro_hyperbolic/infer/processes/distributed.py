@@ -16,17 +16,17 @@ from pyro.optim import PyroOptim
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pyro_hyperbolic.infer.arguments import length, narrowed, split_tensors
-from pyro_hyperbolic.infer.aside import aside
-from pyro_hyperbolic.infer.dreg import DReG_ELBO
-from pyro_hyperbolic.infer.fast_svi import FastSVI
-from pyro_hyperbolic.infer.functional import Found, Parameters, Program, unknown_parameter
-from pyro_hyperbolic.infer.marginal import ESTIMATE_OPTIONS, check_arguments, log_marginal_likelihood
-from pyro_hyperbolic.infer.modes import Unvalidated
-from pyro_hyperbolic.infer.optimiser import Factory
-from pyro_hyperbolic.infer.processes import lost_processes
-from pyro_hyperbolic.infer.tensor_elbo import TensorLoss
-from pyro_hyperbolic.infer.whole_batch import Rows, Sharing, SharingError, WholeBatch, sample_size
+from pyro_hyperbolic.infer.bounds.dreg import DReG_ELBO
+from pyro_hyperbolic.infer.bounds.marginal import ESTIMATE_OPTIONS, check_arguments, log_marginal_likelihood
+from pyro_hyperbolic.infer.bounds.tensor_elbo import TensorLoss
+from pyro_hyperbolic.infer.processes.group import lost_processes
+from pyro_hyperbolic.infer.processes.whole_batch import Rows, Sharing, SharingError, WholeBatch, sample_size
+from pyro_hyperbolic.infer.programs.arguments import length, narrowed, split_tensors
+from pyro_hyperbolic.infer.programs.aside import aside
+from pyro_hyperbolic.infer.programs.functional import Found, Parameters, Program, unknown_parameter
+from pyro_hyperbolic.infer.programs.modes import Unvalidated
+from pyro_hyperbolic.infer.trainers.fast_svi import FastSVI
+from pyro_hyperbolic.infer.trainers.optimiser import Factory
 
 Result = TypeVar("Result")
 

@@ -79,7 +79,7 @@ class OneLaunch:
         return filled
 
     def _launch(self, group: dict[str, Any], stepped: list[Tensor], states: list[dict[str, Tensor]]) -> None:
-        from pyro_hyperbolic.infer.adam_kernel import adam_kernel
+        from pyro_hyperbolic.infer.trainers.adam_kernel import adam_kernel
 
         sizes, parameter_of_block, block_of_parameter = self._layout(stepped)
         rows = [

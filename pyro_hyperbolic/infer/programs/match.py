@@ -14,7 +14,7 @@ from torch.distributions import constraints
 from pyro_hyperbolic.distributions.base import base_law
 from pyro_hyperbolic.distributions.constraints import OnManifold
 from pyro_hyperbolic.distributions.homes import complaint
-from pyro_hyperbolic.infer.aside import aside
+from pyro_hyperbolic.infer.programs.aside import aside
 from pyro_hyperbolic.ops.checks import inspectable
 
 

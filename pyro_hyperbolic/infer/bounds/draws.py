@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from pyro_hyperbolic.distributions import ExpMapTransform
 from pyro_hyperbolic.distributions.base import ManifoldNormal, base_law
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.infer.match import manifold_of
+from pyro_hyperbolic.infer.programs.match import manifold_of
 
 Program = Callable[..., Any]
 Site = dict[str, Any]

@@ -16,7 +16,7 @@ from pyro.params.param_store import module_from_param_with_module_name, normaliz
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pyro_hyperbolic.infer.adam import OneLaunch
+from pyro_hyperbolic.infer.trainers.adam import OneLaunch
 
 Factory = Callable[[Any], Optimizer]
 

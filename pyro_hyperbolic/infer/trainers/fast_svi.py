@@ -12,17 +12,17 @@ from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 from torch import Tensor
 
-from pyro_hyperbolic.infer.arguments import as_arguments, signature, split_tensors, step_on
-from pyro_hyperbolic.infer.aside import aside
-from pyro_hyperbolic.infer.compiled import compile_function, explained
-from pyro_hyperbolic.infer.functional import Found, Parameters, Program, unknown_parameter
-from pyro_hyperbolic.infer.graphs import CapturedSteps
-from pyro_hyperbolic.infer.minibatch import Epoch
-from pyro_hyperbolic.infer.modes import ConstantsOnDevice, DecompositionsOnDevice, Unvalidated
-from pyro_hyperbolic.infer.optimiser import Factory, OneOptimiser
-from pyro_hyperbolic.infer.run import run_steps
-from pyro_hyperbolic.infer.tensor_elbo import TensorLoss, tensor_loss
-from pyro_hyperbolic.infer.watch import NaNWatch
+from pyro_hyperbolic.infer.bounds.tensor_elbo import TensorLoss, tensor_loss
+from pyro_hyperbolic.infer.programs.arguments import as_arguments, signature, split_tensors, step_on
+from pyro_hyperbolic.infer.programs.aside import aside
+from pyro_hyperbolic.infer.programs.compiled import compile_function, explained
+from pyro_hyperbolic.infer.programs.functional import Found, Parameters, Program, unknown_parameter
+from pyro_hyperbolic.infer.programs.modes import ConstantsOnDevice, DecompositionsOnDevice, Unvalidated
+from pyro_hyperbolic.infer.trainers.graphs import CapturedSteps
+from pyro_hyperbolic.infer.trainers.minibatch import Epoch
+from pyro_hyperbolic.infer.trainers.optimiser import Factory, OneOptimiser
+from pyro_hyperbolic.infer.trainers.run import run_steps
+from pyro_hyperbolic.infer.trainers.watch import NaNWatch
 
 Gradients = tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor]]
 

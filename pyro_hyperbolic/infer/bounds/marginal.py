@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic.infer.arguments import length, narrowed, split_tensors
-from pyro_hyperbolic.infer.compiled import compile_function
+from pyro_hyperbolic.infer.programs.arguments import length, narrowed, split_tensors
+from pyro_hyperbolic.infer.programs.compiled import compile_function
 
 _PARTICLES = "_importance_samples"
 # The dimension of the samples in log-densities, beside that of the data; those of enumerated sites lie further left.

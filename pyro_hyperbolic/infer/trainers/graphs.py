@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.infer.arguments import split_tensors
-from pyro_hyperbolic.infer.compiled import explained
+from pyro_hyperbolic.infer.programs.arguments import split_tensors
+from pyro_hyperbolic.infer.programs.compiled import explained
 
 
 class CapturedStep:

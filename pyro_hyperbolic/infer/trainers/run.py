@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic.infer.minibatch import Epoch
+from pyro_hyperbolic.infer.trainers.minibatch import Epoch
 
 # Steps in one captured graph: enough to take the host out, few enough that an interrupt is soon heard.
 _FEWEST, _MOST = 24, 64

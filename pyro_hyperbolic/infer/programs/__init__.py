@@ -1,0 +1,25 @@
+"""A model and a guide as things that a trainer can hold: functions of their parameters and of their arguments.
+
+Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``processes`` are built on these files:
+
+``arguments``
+    finds the tensors among the arguments of a step and puts others in their place. It cuts a batch into rows, and
+    names what a captured or compiled step depends on: the shapes of tensors and the values of all else.
+``functional``
+    ``Found`` is open while the programs run. It notes their parameters, their modules and the buffers that they change,
+    and makes ``Parameters`` of them. ``Parameters.replaced`` then runs the same programs on other tensors, and nothing
+    reaches Pyro's parameter store: the pair has become a function, of which there can be a gradient, a ``vmap`` or a
+    trace.
+``modes``
+    What such a function needs of the code inside it: no validation, noise that is not drawn in place, constants and
+    decompositions that do not wait for the host. ``functional`` and the trainers open these modes.
+``compiled``
+    traces a function once and compiles the trace. ``explained`` turns what torch raises on the way into an error with
+    the name of the last site and a remedy.
+``aside``
+    is open around an evaluation that must leave no trace in the random numbers.
+``match``
+    compares the sites of a guide with those of its model: whether they are the same, and live on the same manifold.
+
+Imports point one way: ``functional`` imports ``modes`` and ``match`` imports ``aside``.
+"""
