@@ -1,6 +1,7 @@
 """Fixtures for the tests and for the doctests of the package."""
 
 import importlib.util
+import sys
 
 import pyro
 import pytest
@@ -8,6 +9,12 @@ import torch
 
 # A file that only those who have Triton can import.
 collect_ignore = [] if importlib.util.find_spec("triton") else ["pyro_hyperbolic/infer/trainers/adam_kernel.py"]
+# What forks, is signalled or speaks through pipes as POSIX has it.
+collect_ignore_glob = (
+    ["tests/browser/*", "tests/*/test_*distributed.py", "tests/infer/*test_processes.py"]
+    if sys.platform == "win32"
+    else []
+)
 
 
 @pytest.fixture(autouse=True)

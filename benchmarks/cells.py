@@ -19,8 +19,8 @@ import argparse
 import itertools
 import json
 import os
-import resource
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -78,7 +78,7 @@ class Files:
     """
 
     def __init__(self, folder: Path) -> None:
-        about = json.loads((folder / "about.json").read_text())
+        about = json.loads((folder / "about.json").read_text("utf-8"))
         self.shape = (about["num_cells"], about["num_genes"])
         self._starts = np.load(folder / "starts.npy", mmap_mode="r")
         self._columns, self.values = (np.memmap(folder / name, np.int16, "r") for name in ("columns", "values"))
@@ -103,7 +103,8 @@ class Files:
                 columns.write(column.numpy().tobytes())
                 values.write(value.numpy().tobytes())
         np.save(partial / "starts.npy", torch.cat(lengths).cumsum(0).numpy())
-        (partial / "about.json").write_text(json.dumps({"num_cells": num_cells, "num_genes": num_genes, "seed": seed}))
+        about = {"num_cells": num_cells, "num_genes": num_genes, "seed": seed}
+        (partial / "about.json").write_text(json.dumps(about), "utf-8")
         os.replace(partial, folder)
 
 
@@ -128,9 +129,19 @@ def data(args: argparse.Namespace) -> dict[str, Any]:
     return {"x": x, "covariates": {"batch": batch_of(torch.arange(args.num_cells, device=args.device))}}
 
 
+def peak_memory() -> float:
+    """The most of the host's memory that this process has used, in GB, with the pages of files that it has read."""
+    if sys.platform == "win32":
+        return float("nan")  # Python cannot say
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024) / 1e9
+
+
 def memory(device: str) -> str:
     """The most that was used so far."""
-    text = f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB on the host"
+    text = f"{peak_memory():.2f} GB on the host"
     if torch.device(device).type == "cuda":
         text += f", {torch.cuda.max_memory_allocated() / 1e9:.2f} GB on the device"
     return text
@@ -148,7 +159,7 @@ def train(args: argparse.Namespace, inputs: dict[str, Any], say: Callable[[str],
     path = None if args.folder is None else args.folder / "checkpoint.pt"
     options = {name: getattr(args, name) for name in OPTIONS}
     state = None
-    if args.resume and path is not None and path.exists():
+    if args.resume and path is not None:
         state = load_checkpoint(path, args.device)
         if state["options"] != options:
             raise SystemExit(f"{path} is of a run with other options: {state['options']}.")
@@ -196,6 +207,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     args = parser().parse_args(arguments)
     if args.resume and args.folder is None:
         raise SystemExit("--resume needs --folder, where the run was saved.")
+    if args.resume and not (args.folder / "checkpoint.pt").exists():
+        raise SystemExit(f"--resume: there is no run to continue in {args.folder}; leave it out to start one.")
     if args.threads:
         torch.set_num_threads(args.threads)
 
@@ -219,7 +232,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--batch-size", type=int, default=1024, help="cells per step")
     p.add_argument("--hidden-dim", type=int, default=128, help="width of the hidden layers")
     p.add_argument("--latent-dim", type=int, default=10, help="dimension of the latent space")
-    p.add_argument("--curvature", type=float, default=1.0, help="c of curvature -c")
+    p.add_argument("--curvature", type=float, default=1.0, help="c; the curvature is -c (default: 1)")
     p.add_argument("--learning-rate", type=float, default=1e-3, help="of Adam")
     p.add_argument("--seed", type=int, default=0, help="of everything random")
     p.add_argument("--device", default="cpu", help="where to compute")

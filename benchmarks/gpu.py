@@ -72,7 +72,7 @@ def _start(args: argparse.Namespace) -> dict[str, Any]:
     }
     if not (args.resume and args.json.exists()):
         return fresh
-    old = json.loads(args.json.read_text())
+    old = json.loads(args.json.read_text("utf-8"))
     for key in SETTING:
         if old[key] != fresh[key]:
             raise SystemExit(f"{args.json} has {key} {old[key]}, but here it is {fresh[key]}: use another --json.")

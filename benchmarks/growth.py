@@ -159,7 +159,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     if args.figure is None and not args.rst:
         parser.error("nothing to do: name a figure, or ask for --rst")
-    result = json.loads(args.results.read_text())
+    result = json.loads(args.results.read_text("utf-8"))
     if args.figure is not None:
         draw(result, args.figure)
     if args.rst:

@@ -15,10 +15,7 @@ bit for bit where an uninterrupted one would have.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pyro
@@ -27,16 +24,16 @@ from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
-import pyro_hyperbolic
 from pyro_hyperbolic import PoincareBall, datasets
+from pyro_hyperbolic.commands import Parser, command, load_run, natural, positive, record, save_run
 from pyro_hyperbolic.experiments.embeddings import gplvm, principal_components
-from pyro_hyperbolic.infer import load_checkpoint, log_marginal_likelihood, save_checkpoint, save_json
-from pyro_hyperbolic.models import LAWS, VAE, EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic.infer import log_marginal_likelihood, save_json
+from pyro_hyperbolic.models import DISTRIBUTIONS, VAE, EuclideanVAE, HyperbolicVAE
 
 Data = datasets.BranchingDiffusion
 MODELS = ("hyperbolic", "euclidean")
 # What may change between the parts of one run; everything else decides the result.
-FREE_OPTIONS = {"num_epochs", "iwae_samples", "gplvm_steps", "checkpoint_every", "output_dir", "resume", "threads"}
+FREE_OPTIONS = ("num_epochs", "iwae_samples", "gplvm_steps", "checkpoint_every")
 
 
 def build_model(name: str, args: argparse.Namespace, dim: int) -> VAE:
@@ -55,11 +52,10 @@ def train(name: str, data: Data, args: argparse.Namespace) -> tuple[VAE, dict[st
     vae = build_model(name, args, data.train.shape[1])
     optimiser = pyro.optim.Adam({"lr": args.learning_rate})
     svi = SVI(vae.model, vae.guide, optimiser, Trace_ELBO())
-    path = checkpoint_path(name, args)
+    path = args.output_dir / f"{name}.pt"
     history: dict[str, list[float]] = {"train_loss": [], "test_loss": [], "seconds": []}
-    if path.exists():
-        state = load_checkpoint(path)
-        refuse_other_options(path, state["options"], options_of(args))
+    state = load_run(path, args, FREE_OPTIONS)
+    if state is not None:
         vae.load_state_dict(state["model"])
         optimiser.set_state(state["optimiser"])
         history = state["history"]
@@ -76,7 +72,7 @@ def train(name: str, data: Data, args: argparse.Namespace) -> tuple[VAE, dict[st
             bar.update()
             if epoch % args.checkpoint_every == 0 or epoch == args.num_epochs:
                 state = {"model": vae.state_dict(), "optimiser": optimiser.get_state(), "history": history}
-                save_checkpoint(state | {"options": options_of(args)}, path)
+                save_run(state, path, args)
                 test_loss = history["test_loss"][-1]
                 bar.write(
                     f"{name}, epoch {epoch}/{args.num_epochs}: train elbo {-loss:.2f}, test elbo {-test_loss:.2f}"
@@ -123,39 +119,13 @@ def draw(models: dict[str, VAE], data: Data, result: dict[str, Any], args: argpa
     plt.close("all")
 
 
-def checkpoint_path(name: str, args: argparse.Namespace) -> Path:
-    return args.output_dir / f"{name}.pt"
-
-
-def options_of(args: argparse.Namespace) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-
-
-def refuse_other_options(path: Path, then: dict[str, Any], now: dict[str, Any]) -> None:
-    """A run is continued with the options that it was begun with."""
-    changed = [key for key in then if key not in FREE_OPTIONS and now.get(key) != then[key]]
-    if changed:
-        names = ", ".join(f"--{key.replace('_', '-')} (was {then[key]}, is {now.get(key)})" for key in changed)
-        raise SystemExit(f"{path} belongs to other options: {names}. Use the same, or another --output-dir.")
-
-
-def main(args: argparse.Namespace) -> dict[str, Any]:
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    if args.output_dir is None:
-        if args.resume:
-            raise SystemExit("--resume needs --output-dir: the folder of the run to continue.")
-        args.output_dir = Path("outputs") / f"branching_diffusion-{datetime.now():%Y%m%d-%H%M%S}"
-    begun = [path for name in MODELS if (path := checkpoint_path(name, args)).exists()]
-    if begun and not args.resume:
-        raise SystemExit(f"{begun[0]} exists: continue that run with --resume, or choose another --output-dir.")
+def run(args: argparse.Namespace) -> dict[str, Any]:
     data = datasets.branching_diffusion(depth=args.depth, branching=args.branching, seed=args.seed)
     sizes = f"{len(data.nodes)} nodes, {len(data.train)} observations for training and {len(data.test)} for the test"
     print(f"{sizes}; results in {args.output_dir}", flush=True)
 
-    versions = {module.__name__: str(module.__version__) for module in (pyro_hyperbolic, torch, pyro)}
-    result: dict[str, Any] = {"options": options_of(args), "versions": versions, "python": sys.version.split()[0]}
-    result["models"] = {}
+    args.output_dir.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = record(args) | {"models": {}}
     models = {}
     for name in MODELS:
         models[name], history = train(name, data, args)
@@ -174,49 +144,30 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def number(kind: type, least: float, *, above: bool = False) -> Any:
-    """A parser of finite numbers that are at least, or with ``above`` greater than, ``least``."""
-
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = float("nan")
-        if not (value > least if above else value >= least) or value == float("inf"):
-            bound = f"greater than {least:g}" if above else f"of at least {least:g}"
-            raise argparse.ArgumentTypeError(f"must be a finite {kind.__name__} {bound}, got {text!r}")
-        return value
-
-    return parse
-
-
-def parser() -> argparse.ArgumentParser:
-    style = argparse.ArgumentDefaultsHelpFormatter
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
-    positive = number(float, 0, above=True)
-    p.add_argument("--curvature", type=positive, default=1.2, help="c of curvature -c (paper: 0.1 to 1.2)")
-    p.add_argument("--prior", choices=sorted(LAWS), default="wrapped", help="law of the hyperbolic prior")
-    p.add_argument("--posterior", choices=sorted(LAWS), default="wrapped", help="law of the hyperbolic posterior")
-    p.add_argument("--prior-scale", type=positive, default=1.7, help="of both priors (paper: 1 and 1.7)")
-    p.add_argument("--hidden-dim", type=number(int, 1), default=200, help="width of the hidden layers (paper: 200)")
-    p.add_argument("--depth", type=number(int, 1), default=6, help="generations of the tree below its root (paper: 6)")
-    p.add_argument("--branching", type=number(int, 1), default=2, help="children of a node (paper: 2)")
-    p.add_argument("--num-epochs", type=number(int, 1), default=500, help="passes over the data (paper: 1000)")
-    p.add_argument("--batch-size", type=number(int, 1), default=64, help="observations per step (paper: 64)")
-    p.add_argument("--learning-rate", type=positive, default=1e-3, help="of Adam (paper: 1e-3)")
-    p.add_argument("--iwae-samples", type=number(int, 0), default=5000, help="per estimate; 0: none (paper: 5000)")
-    p.add_argument("--gplvm-steps", type=number(int, 0), default=1000, help="of the baseline's optimiser; 0: none")
-    p.add_argument("--checkpoint-every", type=number(int, 1), default=50, help="epochs")
-    p.add_argument("--seed", type=number(int, 0), default=0, help="of the data and of everything else random")
-    p.add_argument("--output-dir", type=Path, default=None, help="of the results; by default new, in outputs/")
-    p.add_argument("--resume", action="store_true", help="continue the run in --output-dir")
-    p.add_argument("--threads", type=number(int, 1), default=None, help="CPU threads; torch's choice by default")
+def parser() -> Parser:
+    p = Parser(__doc__, __file__)
+    p.add_argument("--curvature", type=positive(float), default=1.2, help="c of curvature -c (paper: 0.1 to 1.2)")
+    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="hyperbolic prior distribution")
+    p.add_argument(
+        "--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="hyperbolic posterior distribution"
+    )
+    p.add_argument("--prior-scale", type=positive(float), default=1.7, help="of both priors (paper: 1 and 1.7)")
+    p.add_argument("--hidden-dim", type=positive(int), default=200, help="width of the hidden layers (paper: 200)")
+    p.add_argument("--depth", type=positive(int), default=6, help="generations of the tree below its root (paper: 6)")
+    p.add_argument("--branching", type=positive(int), default=2, help="children of a node (paper: 2)")
+    p.add_argument("--num-epochs", type=positive(int), default=500, help="passes over the data (paper: 1000)")
+    p.add_argument("--batch-size", type=positive(int), default=64, help="observations per step (paper: 64)")
+    p.add_argument("--learning-rate", type=positive(float), default=1e-3, help="of Adam (paper: 1e-3)")
+    p.add_argument("--iwae-samples", type=natural, default=5000, help="per estimate; 0 for none (paper: 5000)")
+    p.add_argument("--gplvm-steps", type=natural, default=1000, help="of the baseline's optimiser; 0 for none")
+    p.add_argument("--checkpoint-every", type=positive(int), default=50, help="epochs")
+    p.add_seed()
+    p.add_threads()
+    p.add_output_dir(checkpoint="*.pt")
     return p
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    return parser().parse_args(arguments)
-
+main = command(parser, run)
 
 if __name__ == "__main__":
-    main(parse())
+    main()

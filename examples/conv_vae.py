@@ -17,12 +17,12 @@ from typing import Any
 
 import pyro
 import torch
-from mnist_parts.arguments import natural, positive
 from pyro.infer import Trace_ELBO
 from torch import nn
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import PoincareBall, datasets, infer
+from pyro_hyperbolic.commands import Parser, command, natural, positive, record
 from pyro_hyperbolic.models import HyperbolicVAE, WarmUp
 from pyro_hyperbolic.nn import Encoder, GyroplaneLinear
 
@@ -92,15 +92,14 @@ def draw(vae: HyperbolicVAE, test: datasets.Digits, images: torch.Tensor, folder
     plt.close("all")
 
 
-def main(args: argparse.Namespace) -> dict[str, Any]:
-    if args.threads:
-        torch.set_num_threads(args.threads)
+def run(args: argparse.Namespace) -> dict[str, Any]:
     start = time.perf_counter()
     train_set, test = (datasets.mnist(args.data_dir, train=part) for part in (True, False))
     images, held_out = (part.images.unsqueeze(1).to(args.device) for part in (train_set, test))
     pyro.clear_param_store()
     pyro.set_rng_seed(args.seed)
     vae = build_model(args).to(args.device)
+    args.output_dir.mkdir(parents=True, exist_ok=True)  # before the training, so that no work is lost
     result: dict[str, Any] = {"train_loss": train(vae, images, args)}
     estimates, errors = infer.log_marginal_likelihood(
         vae.model, vae.guide, held_out, num_samples=args.iwae_samples, standard_error=True, progress=True
@@ -109,17 +108,14 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
     result["negative_iwae_error"] = errors.square().mean().sqrt().item() / len(errors) ** 0.5
     result["seconds"] = time.perf_counter() - start
     print(f"test: {result['negative_iwae']:.2f} nats ({args.iwae_samples} samples), {result['seconds']:.0f} s")
-    args.output_dir.mkdir(parents=True, exist_ok=True)
-    options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
-    infer.save_json({"options": options, "data": train_set.source, **result}, args.output_dir / "metrics.json")
+    infer.save_json(record(args) | {"data": train_set.source} | result, args.output_dir / "metrics.json")
     draw(vae, test, held_out, args.output_dir)
     print(f"results in {args.output_dir}")
     return result
 
 
-def parser() -> argparse.ArgumentParser:
-    style = argparse.ArgumentDefaultsHelpFormatter
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
+def parser() -> Parser:
+    p = Parser(__doc__, __file__)
     p.add_argument("--latent-dim", type=positive(int), default=2, help="dimension of the ball")
     p.add_argument("--curvature", type=positive(float), default=1.4, help="c of curvature -c")
     p.add_argument("--channels", type=positive(int), default=8, help="of the first convolution; the second has twice")
@@ -128,13 +124,15 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--batch-size", type=positive(int), default=128, help="images per step")
     p.add_argument("--learning-rate", type=positive(float), default=2e-3, help="of Adam")
     p.add_argument("--iwae-samples", type=positive(int), default=50, help="of the final estimate")
-    p.add_argument("--seed", type=natural, default=0, help="of everything random")
-    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to compute")
-    p.add_argument("--data-dir", type=Path, default=None, help="folder of the MNIST files; see docs/data")
-    p.add_argument("--output-dir", type=Path, default=Path("outputs") / "conv_vae", help="of the results")
-    p.add_argument("--threads", type=positive(int), default=None, help="CPU threads; torch's choice by default")
+    p.add_seed()
+    p.add_device()
+    p.add_threads()
+    p.add_data_dir("the MNIST files")
+    p.add_output_dir()
     return p
 
 
+main = command(parser, run)
+
 if __name__ == "__main__":
-    main(parser().parse_args())
+    main()

@@ -1,5 +1,6 @@
 """Imports point one way, between folders and between the files of one.
 
+experiments -> commands -> infer
 experiments -> infer, plotting, datasets -> models -> nn -> distributions -> geometry -> ops
 plotting -> analysis -> distributions
 infer: processes -> trainers -> bounds -> programs, reparam -> programs
@@ -35,7 +36,8 @@ MAY_IMPORT = {
     "infer": {"models"} | BELOW_MODELS,
     "plotting": {"models", "analysis"} | BELOW_MODELS,
     "datasets": {"models"} | BELOW_MODELS,
-    "experiments": {"infer", "plotting", "datasets", "models", "analysis"} | BELOW_MODELS,
+    "commands": {"infer", "models"} | BELOW_MODELS,
+    "experiments": {"commands", "infer", "plotting", "datasets", "models", "analysis"} | BELOW_MODELS,
     # The package's own __init__ and files beside it.
     "": {"infer", "models"} | BELOW_MODELS,
 }
@@ -50,7 +52,8 @@ ROOMS_MAY_IMPORT = {
 WITHOUT_PYRO = ("ops", "geometry")
 # Only what needs them may load them; each takes as long as the package itself.
 HEAVY = ("torchvision", "matplotlib", "networkx")
-EXTRA_SECONDS = 0.3
+# What importing the package may add to importing Pyro, as a share of the latter in the same process.
+EXTRA_TIME = 0.2
 
 
 @functools.cache
@@ -180,16 +183,19 @@ def test_no_module_hides_a_public_name(part):
 
 
 def import_in_a_fresh_process() -> tuple[float, list[str]]:
-    """Seconds of this processor that importing the package adds to importing Pyro, and the modules that it adds."""
+    """Time of importing the package after Pyro, as a share of Pyro's own, and the modules that it adds."""
     script = (
-        "import json, sys, time, pyro\n"
-        "known, start = set(sys.modules), time.process_time()\n"
+        "import json, sys, time\n"
+        "start = time.process_time()\n"
+        "import pyro\n"
+        "known, between = set(sys.modules), time.process_time()\n"
         "import pyro_hyperbolic\n"
-        "print(json.dumps([time.process_time() - start, sorted(set(sys.modules) - known)]))"
+        "share = (time.process_time() - between) / (between - start)\n"
+        "print(json.dumps([share, sorted(set(sys.modules) - known)]))"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    seconds, modules = json.loads(out.stdout)
-    return seconds, modules
+    share, modules = json.loads(out.stdout)
+    return share, modules
 
 
 @pytest.fixture(scope="module")
@@ -209,11 +215,11 @@ def test_import_loads_the_package(first_import):
 
 
 def test_import_is_fast(first_import):
-    seconds, _ = first_import
+    share, _ = first_import
     for _ in range(4):  # the best of five, and no more than needed
-        if seconds > EXTRA_SECONDS:
-            seconds = min(seconds, import_in_a_fresh_process()[0])
-    assert seconds <= EXTRA_SECONDS
+        if share > EXTRA_TIME:
+            share = min(share, import_in_a_fresh_process()[0])
+    assert share <= EXTRA_TIME
 
 
 @pytest.mark.parametrize("name", ["analysis", "datasets", "plotting"])

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from pyro_hyperbolic.commands import Parser, command, explained, folder, positive
 from pyro_hyperbolic.experiments.ablation import Ablation
 from pyro_hyperbolic.experiments.cells import Cells
+from pyro_hyperbolic.experiments.choices import Choices
 from pyro_hyperbolic.experiments.experiment import Experiment
 from pyro_hyperbolic.experiments.figures import FIGURES, draw
 from pyro_hyperbolic.experiments.mixed import Mixed
@@ -27,54 +28,53 @@ from pyro_hyperbolic.experiments.table4 import Table4
 
 T = TypeVar("T", bound=Experiment)
 
-TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells)
+TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells, Choices)
 EXPERIMENTS: dict[str, Any] = {table.command: table for table in TABLES}
 
 DESCRIPTION = """Reproduce the tables and figures of the paper.
+A table trains the runs that are missing in the results folder and writes a report there. After an interruption, the
+same command goes on where it was. `report` writes the reports again from the runs that are there, `figures` draws the
+figures, `all` does everything.
 
-A table trains what the results folder does not hold yet and writes a report beside it; a sweep that was interrupted
-goes on where it was. `report` makes the reports anew from what is there, `figures` draws, `all` does everything.
-
-examples:
   python -m pyro_hyperbolic.experiments table1 --seeds 2
   python -m pyro_hyperbolic.experiments table2 --cells 'wrapped c=1.4, d=2' --device cuda
   torchrun --nproc-per-node 4 -m pyro_hyperbolic.experiments table2
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code."""
-    options = parse(arguments)
+def run(options: argparse.Namespace) -> None:
+    """Make what the options ask for."""
+    if options.cells and options.command not in EXPERIMENTS:
+        raise ValueError(f"--cells belongs to one table, not to {options.command}")
+    if options.figures and options.command != "figures":
+        raise ValueError(f"--figures belongs to the command figures, not to {options.command}")
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    try:
-        settings = _settings(options, rank, world)
-        store = RunStore(options.results, rank)
-        problems = []
-        for name in EXPERIMENTS if options.command in ("all", "report") else [options.command]:
-            if name in EXPERIMENTS:
-                experiment = configured(EXPERIMENTS[name], options.seeds, options.epochs, options.samples)
-                try:
-                    if options.command != "report":
-                        sweep(experiment, store, settings, options.cells)
-                    if rank == 0:
-                        write_report(experiment, store, options.results)
-                except (ValueError, OSError) as error:
-                    # The other tables are made all the same.
-                    problems.append(str(error))
-        if options.command in ("all", "figures") and rank == 0:
-            own = (options.seeds, options.epochs, options.samples)
-            experiments = {name: configured(kind, *own) for name, kind in EXPERIMENTS.items()}
-            alone = replace(settings, rank=0, world=1)
-            draw(options.figures or list(FIGURES), store, options.results, alone, experiments)
-        if problems:
-            raise ValueError("; ".join(problems))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; what was finished is in the results folder, run the same command to go on", file=sys.stderr)
-        return 130
-    return 0
+    settings = _settings(options, rank, world)
+    if options.command != "report":
+        options.results.mkdir(parents=True, exist_ok=True)  # before the training, so that no work is lost
+    store = RunStore(options.results, rank)
+    problems = []
+    for name in EXPERIMENTS if options.command in ("all", "report") else [options.command]:
+        if name in EXPERIMENTS:
+            experiment = configured(EXPERIMENTS[name], options.seeds, options.epochs, options.samples)
+            try:
+                if options.command != "report":
+                    sweep(experiment, store, settings, options.cells)
+                if rank == 0:
+                    write_report(experiment, store, options.results)
+            except (ValueError, OSError) as error:
+                # The other tables are made all the same.
+                problem = explained(error)
+                if problem is None:
+                    raise
+                problems.append(problem)
+    if options.command in ("all", "figures") and rank == 0:
+        own = (options.seeds, options.epochs, options.samples)
+        experiments = {name: configured(kind, *own) for name, kind in EXPERIMENTS.items()}
+        alone = replace(settings, rank=0, world=1)
+        draw(options.figures or list(FIGURES), store, options.results, alone, experiments)
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
 def configured(
@@ -92,15 +92,8 @@ def configured(
 
 
 def _settings(options: argparse.Namespace, rank: int, world: int) -> Settings:
-    try:
-        device = torch.device(options.device)
-    except RuntimeError as error:
-        raise ValueError(f"--device {options.device}: {error}") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"--device must be cpu or cuda, got {options.device}.")
+    device = torch.device(options.device)
     if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError("--device cuda: torch finds no CUDA device; use --device cpu.")
         if device.index is None:
             local = int(os.environ.get("LOCAL_RANK", rank))
             device = torch.device("cuda", local % torch.cuda.device_count())
@@ -110,15 +103,12 @@ def _settings(options: argparse.Namespace, rank: int, world: int) -> Settings:
     return Settings(str(device), options.compile, options.max_members, rank, world)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options."""
-    p = argparse.ArgumentParser(
-        prog="python -m pyro_hyperbolic.experiments",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    go_on = "what was finished is in the results folder; run the same command to go on"
+    p = Parser(DESCRIPTION, "python -m pyro_hyperbolic.experiments", go_on)
     p.add_argument("command", choices=[*EXPERIMENTS, "figures", "report", "all"], help="what to make")
-    p.add_argument("--results", type=Path, default=Path("results"), help="folder of the results (default: results)")
+    p.add_argument("--results", type=folder, default=Path("results"), help="folder of the results")
     p.add_argument(
         "--cells",
         nargs="+",
@@ -126,38 +116,26 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="only cells of these names; * stands for anything (default: all)",
     )
-    p.add_argument("--seeds", type=positive, default=None, help="runs of every cell (default: as in the paper)")
-    p.add_argument("--epochs", type=positive, default=None, help="of training (default: as in the paper)")
-    p.add_argument("--samples", type=positive, default=None, help="of the IWAE estimate (default: 5000)")
+    p.add_argument("--seeds", type=positive(int), help="runs of every cell (default: as in the paper)")
+    p.add_argument("--epochs", type=positive(int), help="of training (default: as in the paper)")
+    p.add_argument("--samples", type=positive(int), help="of the IWAE estimate (default: 5000)")
     p.add_argument(
-        "--figures", nargs="+", choices=sorted(FIGURES), default=[], help="with `figures`: which (default: all)"
+        "--figures",
+        nargs="+",
+        choices=sorted(FIGURES),
+        default=[],
+        metavar="NAME",
+        help=f"with `figures`: which of {', '.join(sorted(FIGURES))} (default: all)",
     )
-    p.add_argument(
-        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to compute (default: a GPU)"
-    )
+    p.add_device()
     p.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
         default=None,
         help="compile the training steps (default: on a GPU, where training takes long enough)",
     )
-    p.add_argument("--max-members", type=positive, default=100, help="most runs trained as one ensemble (default: 100)")
+    p.add_argument("--max-members", type=positive(int), default=100, help="most runs trained as one ensemble")
     return p
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options, if they belong together."""
-    p = parser()
-    options = p.parse_args(arguments)
-    if options.cells and options.command not in EXPERIMENTS:
-        p.error(f"--cells belongs to one table, not to {options.command}")
-    if options.figures and options.command != "figures":
-        p.error(f"--figures belongs to the command figures, not to {options.command}")
-    return options
-
-
-def positive(text: str) -> int:
-    """A positive integer."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}")
-    return int(text)
+main = command(parser, run)

@@ -92,6 +92,10 @@ class MnistExperiment(Experiment):
     def extras(self, cell: MnistCell, member: HyperbolicVAE) -> dict[str, Any]:
         return {"curvature": torch.as_tensor(member.manifold.c).item()} if cell.learn_curvature else {}
 
+    def rate(self, cell: Any) -> float:
+        """The learning rate of Adam; cells of one shape have the same."""
+        return self.learning_rate
+
     def build(self, cell: MnistCell) -> VAE:
         """The model of a cell, untrained."""
         options: dict[str, Any] = {"hidden_dim": self.hidden_dim, "prior_scale": self.prior_scale}
@@ -115,7 +119,7 @@ class MnistExperiment(Experiment):
         """Training and test images."""
         if self.data_limit is None and digits(True).source == "bundled subset":
             raise ValueError(
-                "this table is that of the whole MNIST, which is not on this machine; put its files into the folder"
+                "this table needs the whole of MNIST, which is not on this machine; put its files into the folder"
                 " that the environment variable PYRO_HYPERBOLIC_DATA names, or connect to the network."
             )
         train, test = digits(True).images[: self.data_limit], digits(False).images[: self.data_limit]
@@ -130,7 +134,7 @@ class MnistExperiment(Experiment):
             member.init_output_bias(train)
             members.append(member)
         batches = Minibatches(train, self.batch_size, seed=jobs[0].number, members=len(jobs), drop_last=True)
-        svi = session.train(jobs, members, batches.epoch, self.epochs, self.learning_rate)
+        svi = session.train(jobs, members, batches.epoch, self.epochs, self.rate(jobs[0].cell))
         metrics = session.negative_iwae(svi, test, self.iwae_samples, shared=True)
         for job, member, values in zip(jobs, members, metrics, strict=True):
             values |= self.extras(job.cell, member)

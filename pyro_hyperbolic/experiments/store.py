@@ -22,7 +22,7 @@ class RunStore:
     so on, and every reader takes all of them: results from other machines are merged by copying their files here.
 
     A line that cannot be read, or whose content does not belong to its key, is reported as a warning that names file
-    and line, and its run counts as not done.
+    and line, and its run is repeated.
 
     :param folder: where the files are.
     :param rank: which of several writing processes this one is.
@@ -36,12 +36,12 @@ class RunStore:
         """The finished runs of a table by their keys."""
         found: dict[str, dict[str, Any]] = {}
         for path in self.files(table):
-            for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), 1):
                 if line.strip():
                     record = _parse(line)
                     if record is None:
                         warnings.warn(
-                            f"{path}:{number} is not the record of a run; that run counts as not done. Delete the line"
+                            f"{path}:{number} is not the record of a run; that run will be repeated. Delete the line"
                             " to be rid of this warning.",
                             stacklevel=2,
                         )
@@ -59,7 +59,7 @@ class RunStore:
         path = self.folder / (f"{name}.jsonl" if self.rank == 0 else f"{name}.rank{self.rank}.jsonl")
         self.folder.mkdir(parents=True, exist_ok=True)
         line = json.dumps({"key": job.key} | job.identity() | results)
-        with path.open("a") as file:
+        with path.open("a", encoding="utf-8") as file:
             # What a killed process left without its end must not spoil this line too.
             if file.tell() and not path.read_bytes().endswith(b"\n"):
                 file.write("\n")

@@ -52,7 +52,7 @@ def save_json(value: Any, path: str | os.PathLike[str]) -> None:
 
 def save_text(text: str, path: str | os.PathLike[str]) -> None:
     """Write a text, atomically."""
-    _write(Path(path), lambda partial: partial.write_text(text))
+    _write(Path(path), lambda partial: partial.write_text(text, "utf-8"))
 
 
 def _finite(value: Any) -> Any:
@@ -70,7 +70,7 @@ def _write(path: Path, write: Callable[[Path], Any]) -> None:
     partial = path.with_name(f".{path.name}.partial")
     try:
         write(partial)
-        with partial.open("rb") as file:
+        with partial.open("r+b") as file:  # for writing too: Windows flushes no other
             os.fsync(file.fileno())
         os.replace(partial, path)
     finally:

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from pyro_hyperbolic.datasets import BundledDataWarning, Digits, mnist
-from pyro_hyperbolic.datasets._make_subset import PER_CLASS, spread_over_each_class
 from pyro_hyperbolic.datasets._torchvision import import_torchvision
+from tests.datasets.make_subset import PER_CLASS, spread_over_each_class
 
 mnist_module = importlib.import_module("pyro_hyperbolic.datasets.mnist")
 Idx = Callable[..., bytes]

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import matplotlib
 import pytest
@@ -42,6 +43,21 @@ def load_example() -> Callable[[str], ModuleType]:
         return module
 
     return load
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a program says in the one line with which it refuses to work."""
+
+    def line(main: Callable[[list[str]], Any], arguments: list[str]) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        said = capsys.readouterr().err
+        assert (stop.value.code, said.count("\n")) == (2, 1), said
+        return said
+
+    return line
 
 
 @pytest.fixture(scope="session")

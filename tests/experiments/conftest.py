@@ -10,7 +10,19 @@ import matplotlib
 import pytest
 
 from pyro_hyperbolic import datasets
-from pyro_hyperbolic.experiments import Ablation, Cell, Cells, Experiment, Job, Mixed, Table1, Table2, Table3, Table4
+from pyro_hyperbolic.experiments import (
+    Ablation,
+    Cell,
+    Cells,
+    Choices,
+    Experiment,
+    Job,
+    Mixed,
+    Table1,
+    Table2,
+    Table3,
+    Table4,
+)
 from pyro_hyperbolic.experiments.mnist import digits
 
 matplotlib.use("agg")
@@ -73,5 +85,6 @@ TINY: dict[str, Any] = {
     "table4": Table4(seeds=2, epochs=2, hidden_dim=4, latent_dim=2),
     "ablation": Ablation(**MNIST),
     "mixed": Mixed(**MNIST),
+    "choices": Choices(**MNIST, held_out=64),
     "cells": Cells(seeds=2, epochs=1, hidden_dim=8, iwae_samples=2, num_cells=300),
 }

@@ -108,7 +108,7 @@ def fail_while_writing(monkeypatch):
         raise Failure
 
     monkeypatch.setattr(torch, "save", broken)
-    monkeypatch.setattr("pathlib.Path.write_text", lambda path, text: broken(text, path))
+    monkeypatch.setattr("pathlib.Path.write_text", lambda path, text, encoding: broken(text, path))
 
 
 def fail_on_the_way_to_the_disk(monkeypatch):

@@ -12,6 +12,7 @@ from pyro_hyperbolic import plotting
 from pyro_hyperbolic.experiments.experiment import Experiment
 from pyro_hyperbolic.experiments.report.ablation import ablation
 from pyro_hyperbolic.experiments.report.cells import cells
+from pyro_hyperbolic.experiments.report.choices import choices
 from pyro_hyperbolic.experiments.report.mixed import mixed
 from pyro_hyperbolic.experiments.report.results import Results
 from pyro_hyperbolic.experiments.report.table1 import table1
@@ -29,6 +30,7 @@ REPORTS: dict[str, Callable[[Results], tuple[str, Figure]]] = {
     "ablation": ablation,
     "mixed": mixed,
     "cells": cells,
+    "choices": choices,
 }
 """What makes the body and the picture of a report, by the name of the experiment."""
 

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from pyro_hyperbolic.experiments.cells import CURVATURES, CellsCell
-from pyro_hyperbolic.experiments.report.results import NOT_RUN, Results, number, table
+from pyro_hyperbolic.experiments.report.results import NOT_RUN, Results, listed, number, table
 from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.experiments.table1 import NEARLY_FLAT
 from pyro_hyperbolic.plotting.canvas import PALETTE
@@ -48,7 +48,22 @@ def cells(results: Results) -> tuple[str, Figure]:
         f" The column c = {NEARLY_FLAT:g} is the hyperbolic model with next to no curvature. The picture shows the"
         " differences.\n"
     )
-    return table(head, rows) + notes, _draw(results)
+    return _finding(results) + table(head, rows) + notes, _draw(results)
+
+
+def _finding(results: Results) -> str:
+    """Which scores differ by more than the interval of the difference."""
+    found = []
+    for data, title in TITLES.items():
+        for metric, (name, digits) in METRICS.items():
+            for other in OTHERS:
+                gain = _gain(results, data, metric, other) if _is_known(results, data, metric) else None
+                if gain is not None and gain[1] is not None and abs(gain[0]) > gain[1]:
+                    found.append(f"{name} of {title} ({number(gain, 1.0, digits)} minus {MODELS[other]})")
+    return (
+        f"Scores that c = {CURVED:g} changes by more than the interval, over {results.experiment.seeds} runs:"
+        f" {listed(found) or 'none'}.\n\n"
+    )
 
 
 def _is_known(results: Results, data: str, metric: str) -> bool:

@@ -10,8 +10,9 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from pyro_hyperbolic.experiments.mixed import AUTOENCODERS, FLAT, SpaceCell, autoencoder_cells, control
-from pyro_hyperbolic.experiments.report.mixed_links import Links, differences
-from pyro_hyperbolic.experiments.report.results import Results, number, table
+from pyro_hyperbolic.experiments.report.mixed_links import NO_SPACE, Links
+from pyro_hyperbolic.experiments.report.paired import differences
+from pyro_hyperbolic.experiments.report.results import GREY_LEVELS, Results, listed, number, table
 from pyro_hyperbolic.experiments.report.table4 import TITLES
 from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.geometry.signature import parse
@@ -28,12 +29,26 @@ def mixed(results: Results) -> tuple[str, Figure]:
     """The auto-encoders by space, fixed beside learned; the links by space, chosen beside learned; the curvatures."""
     links = Links(results)
     parts = (("Auto-encoders", _autoencoders(results)), ("Links", links.text()), ("Curvatures", _curvatures(results)))
-    body = "\n".join(f"## {title}\n\n{text}" for title, text in parts if text)
+    body = _finding(results) + links.finding() + "\n"
+    body += "\n".join(f"## {title}\n\n{text}" for title, text in parts if text)
     figure = plt.figure(figsize=(10, 7), layout="constrained")
     halves: Any = figure.subfigures(2, 1, height_ratios=(1, 1.15))
     _draw(results, halves[0])
     links.draw(halves[1])
     return body, figure
+
+
+def _finding(results: Results) -> str:
+    """The spaces that are better than the control by more than the interval, for every task that was run."""
+    lines = []
+    for task, title in TASKS.items():
+        found = {cell.row: _gain(results, cell) for cell in autoencoder_cells(task) if cell != control(task)}
+        gains = {row: gain for row, gain in found.items() if gain is not None}
+        better = [f"{row} ({number(gain, digits=2)} nats)" for row, gain in gains.items() if gain[0] > (gain[1] or 0.0)]
+        if gains:
+            spaces = listed(better) or NO_SPACE
+            lines.append(f"* Better than next to no curvature by more than the interval on {title}: {spaces}.\n")
+    return "".join(lines)
 
 
 def _autoencoders(results: Results) -> str:
@@ -45,11 +60,11 @@ def _autoencoders(results: Results) -> str:
     rows.append([control("").row, *(text for value in flat for text in (value, ""))])
     head = [""] + [f"{title}, {kind}" for title in TASKS.values() for kind in ("fixed", "learned")]
     notes = (
-        "\nNegative test IWAE in nats, mean and 95% interval over runs; latent dimension 6, isotropic wrapped normals,"
+        "\nNegative test IWAE in nats, mean and 95% interval over runs. Latent dimension 6, isotropic wrapped normals,"
         " gyroplane decoders on every space. Fixed curvatures: c = 1 of the factors h and s, k = -1, 0 and 1 of the"
         " three u. Learned ones start from c = 1 and from k = 0. The last row is the control: the layers and the"
         f" initial values of the curved spaces with next to no curvature. {FLAT} has these layers too, but not the"
-        " factor 2 of the exponential map behind the encoder.\n\n"
+        f" factor 2 of the exponential map behind the encoder. MNIST: {GREY_LEVELS[0].lower()}{GREY_LEVELS[1:]}\n\n"
     )
     return table(head, rows) + notes + "".join(_gains(results, task) for task in TASKS)
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from pyro_hyperbolic.experiments.mixed import GRAPH_SPACES, LINKS, SpaceCell
-from pyro_hyperbolic.experiments.report.results import NOT_RUN, Results, number, table
+from pyro_hyperbolic.experiments.report.paired import Scores, choose, differences, scores_of, summarised
+from pyro_hyperbolic.experiments.report.results import Results, interval, listed, number, table
 from pyro_hyperbolic.experiments.report.table4 import SCORES, TITLES
 from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.experiments.table4 import CURVATURES, GRAPHS, GraphCell, Table4
 from pyro_hyperbolic.plotting.canvas import PALETTE
 
-Scores = dict[int, float]
 FLAT = "e5"
+NO_SPACE = "no space"
 
 
 class Links:
@@ -52,11 +52,25 @@ class Links:
         """Models of several curvatures, and what a choice between them on every split gives."""
         for candidate, runs in candidates.items():
             self.models |= self._of(runs, candidate)
-        self.models[name] = {
-            (graph, score): choose([runs(graph) for runs in candidates.values()], score)
-            for graph, score in self.columns
-        }
+        self.models[name] = {}
+        for graph, score in self.columns:
+            found = {candidate: runs(graph) for candidate, runs in candidates.items()}
+            choice = choose(found)
+            self.models[name][graph, score] = scores_of(choice, found, score)
         self.compared.append(name)
+
+    def finding(self) -> str:
+        """The spaces with a better AUC than flat space, by more than the interval."""
+        known, better = False, []
+        for name in self.compared:
+            for graph in GRAPHS:
+                gain = interval(differences(*(self.models[model][graph, "auc"] for model in (name, FLAT))).values())
+                known = known or gain is not None
+                if gain is not None and gain[0] > gain[1]:
+                    better.append(f"{name} ({number(gain, 100)} points on {TITLES[graph]})")
+        if not known:
+            return ""
+        return f"* Better than {FLAT} by more than the interval in AUC of links: {listed(better) or NO_SPACE}.\n"
 
     def text(self) -> str:
         """The scores as a table, and the differences to flat space on the same splits."""
@@ -77,12 +91,7 @@ class Links:
         return table(head, rows) + notes
 
     def _text(self, scores: Scores) -> str:
-        values = list(scores.values())
-        if not values:
-            return NOT_RUN
-        finite = sum(map(math.isfinite, values))
-        text = number(mean_interval(values), 100) if finite == len(values) else f"{finite} of {len(values)} finite"
-        return text if len(values) == self.seeds else f"{text} ({len(values)} runs)"
+        return summarised(scores, self.seeds, 100)
 
     def draw(self, figure: Any) -> None:
         """A panel for every graph; of the fixed curvatures the choice alone."""
@@ -104,18 +113,3 @@ class Links:
             ax.spines[["top", "right"]].set_visible(False)
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
-
-
-def choose(candidates: Sequence[dict[int, Any]], score: str) -> Scores:
-    """On every split that all candidates have, a score of the one with the best AUC of the validation edges."""
-    chosen = {}
-    for seed in sorted(set.intersection(*map(set, candidates))):
-        metrics = [runs[seed]["metrics"] for runs in candidates]
-        finite = [values for values in metrics if math.isfinite(values["validation_auc"])]
-        chosen[seed] = max(finite, key=lambda values: values["validation_auc"])[score] if finite else math.nan
-    return chosen
-
-
-def differences(one: Scores, other: Scores) -> Scores:
-    """Those of runs of the same seed."""
-    return {seed: one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pyro_hyperbolic.experiments.experiment import Experiment
@@ -20,11 +20,16 @@ TITLES = {
     "table4": "Table 4: link prediction",
     "ablation": "Ablation of the decoder, negative test IWAE",
     "mixed": "Mixed curvature: spheres, products and curvatures of either sign",
+    "choices": "Choices: initial values of gyroplanes and learning rates, on held-out training images",
     "cells": "Single cells: Euclidean and hyperbolic auto-encoders of counts",
 }
 
 
 NOT_RUN = "not run"
+GREY_LEVELS = (
+    "The likelihood of an image is the cross entropy of its grey levels, as in the paper. It is not a normalised"
+    " density, and the figures cannot be compared with those of binarised MNIST."
+)
 NARROW = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 
 
@@ -61,8 +66,7 @@ class Results:
 
     def shown(self, cell: Any, metric: str) -> tuple[float, float] | None:
         """What a picture shows of a cell: mean and interval if there are any and they are finite."""
-        summary = self.summary(cell, metric)
-        return None if summary is None or math.isnan(summary[0]) else (summary[0], summary[1] or 0.0)
+        return interval(self.values(cell, metric).values())
 
     def complete(self, cell: Any, metric: str) -> float | None:
         """The mean of a cell of which every run is finished and finite."""
@@ -121,6 +125,36 @@ def number(value: tuple[float, float | None] | Sequence[float], factor: float = 
     mean, half = value
     text = f"{factor * mean:.{digits}f}"
     return text if half is None else f"{text} ± {factor * half:.{digits}f}"
+
+
+def interval(values: Iterable[float]) -> tuple[float, float] | None:
+    """Mean and interval if there are values and all are finite; the interval of a single one is 0."""
+    values = list(values)
+    if not values or not all(map(math.isfinite, values)):
+        return None
+    mean, half = mean_interval(values)
+    return mean, half or 0.0
+
+
+def compared(gain: tuple[float, float | None], digits: int = 2) -> str:
+    """How much less a loss is than another one, in nats: "0.12 ± 0.05 nats better", or worse."""
+    mean, half = gain
+    return f"{number((abs(mean), half), digits=digits)} nats {'worse' if mean < 0 else 'better'}"
+
+
+def gains(values: Iterable[tuple[float, float | None]], digits: int = 2) -> str:
+    """Several means with their intervals in a sentence."""
+    return listed([number(value, digits=digits) for value in values])
+
+
+def apart(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """How much greater the first of two independent means is, with its interval."""
+    return one[0] - other[0], math.hypot(one[1], other[1])
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Texts as a list in a sentence: "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
 
 
 def within(ours: tuple[float, float | None], paper: Sequence[float]) -> bool:

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from pyro_hyperbolic.experiments.paper import paper_tables
-from pyro_hyperbolic.experiments.report.results import Results, number, table
+from pyro_hyperbolic.experiments.report.results import Results, listed, number, table
 from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.plotting.canvas import PALETTE
 
@@ -33,7 +33,10 @@ def table3(results: Results) -> tuple[str, Figure]:
         " the ten classes, as in the paper, with its 95% interval over sets of embeddings (the classifiers on one set"
         " are not independent). The paper does not say which normal its P-VAE has.\n"
     )
-    return table(["", *map(str, range(10)), "average"], rows) + notes, _draw(results)
+    known = [cell for cell in results.cells if results.runs[cell]]
+    found = [f"{number(_mean(results, cell, None), 100)} ({cell.name})" for cell in known]
+    finding = f"Per cent of the test digits that a classifier knows by their embeddings: {listed(found)}.\n\n"
+    return finding + table(["", *map(str, range(10)), "average"], rows) + notes, _draw(results)
 
 
 def _mean(results: Results, cell: Any, digit: int | None) -> tuple[float, float | None]:

@@ -83,7 +83,7 @@ class EnsembleSVI:
         self.loss = tensor_loss(loss)
         self.learning_rates = learning_rates
         if validate_every < 1:
-            raise ValueError(f"validate_every must be at least 1, got {validate_every}.")
+            raise ValueError(f"validate_every must be a positive integer, got {validate_every}.")
         self.capture, self.compile, self.randomness = capture, compile, randomness
         self.validate_every = validate_every
         self.steps = 0
@@ -211,7 +211,7 @@ class EnsembleSVI:
         if self._pending is not None:
             return self._pending
         if self._optimiser is None:
-            raise ValueError("there is no state before the first step.")
+            raise ValueError("there is no state before the first step; call step or run first.")
         self._watch.flush()
         tensors = {name: t.detach().clone() for name, t in self.parameters.items()}
         buffers = {name: t.detach().clone() for name, t in self.buffers.items()}

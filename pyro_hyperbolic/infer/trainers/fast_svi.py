@@ -80,7 +80,7 @@ class FastSVI:
         validate_every: int = 1000,
     ) -> None:
         if validate_every < 1:
-            raise ValueError(f"validate_every must be at least 1, got {validate_every}.")
+            raise ValueError(f"validate_every must be a positive integer, got {validate_every}.")
         if loss_and_grads is not None:
             raise ValueError("loss_and_grads must be None: the gradients are those of loss; or use pyro.infer.SVI.")
         if num_samples or num_steps:
@@ -153,7 +153,7 @@ class FastSVI:
         if self._pending is not None:
             return self._pending
         if self._optimiser is None or self._parameters is None:
-            raise ValueError("there is no state before the first step.")
+            raise ValueError("there is no state before the first step; call step or run first.")
         self._flush()
         tensors = {name: t.detach().clone() for name, t in self._parameters.tensors.items()}
         buffers = {name: t.detach().clone() for name, t in self._parameters.buffers.items()}

@@ -73,11 +73,11 @@ class Minibatches:
         self._size = self._common_size(members, own_data)
         for name, value in (("batch_size", batch_size), ("block_size", block_size), ("num_blocks", num_blocks)):
             if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
+                raise ValueError(f"{name} must be a positive integer, got {value}.")
         if not -_SEEDS // 2 <= seed < _SEEDS:
             raise ValueError(f"seed must be between -2**63 and 2**64 - 1, got {seed}.")
         if members is not None and members < 1:
-            raise ValueError(f"members must be at least 1, got {members}.")
+            raise ValueError(f"members must be a positive integer, got {members}.")
         if members is not None and self._streams:
             raise ValueError(
                 "members need tensors; of data that are read from elsewhere give all members the same batches, by"
@@ -85,7 +85,7 @@ class Minibatches:
             )
         if drop_last and self._size < batch_size:
             raise ValueError(
-                f"drop_last leaves none of {self._size} data in batches of {batch_size}; make them smaller."
+                f"drop_last leaves no batch: {self._size} data do not fill one of {batch_size}; reduce batch_size."
             )
         self.data, self.batch_size, self.seed, self.members = data, batch_size, seed, members
         self.own_data, self.drop_last = own_data, drop_last
@@ -187,7 +187,7 @@ class Minibatches:
         if not sizes or 0 in sizes:
             raise ValueError("data must not be empty.")
         if len(sizes) > 1:
-            raise ValueError(f"data must be aligned, with as many rows in each part, got {sorted(sizes)}.")
+            raise ValueError(f"all parts of data must have the same number of rows, got {sorted(sizes)}.")
         return sizes.pop()
 
 

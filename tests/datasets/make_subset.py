@@ -1,4 +1,4 @@
-"""Make the bundled MNIST subset: ``python -m pyro_hyperbolic.datasets._make_subset FOLDER``.
+"""Make the bundled MNIST subset: ``python -m tests.datasets.make_subset FOLDER``.
 
 ``FOLDER`` holds the four original files. Of each digit, 500 training and 100 test images are kept,
 at equal steps through the file and in their original order. Taking the first ones would not do: the
@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+import pyro_hyperbolic.datasets
 from pyro_hyperbolic.datasets.idx import read_idx, write_idx
 from pyro_hyperbolic.datasets.mnist import _KINDS, _locate, bundled_name
 
@@ -21,12 +22,7 @@ PER_CLASS = {True: 500, False: 100}
 
 
 def spread_over_each_class(labels: Tensor, count: int) -> Tensor:
-    """Indices, ascending, of ``count`` items of each class, at equal steps through the class.
-
-    Example:
-        >>> spread_over_each_class(torch.tensor([1, 0, 1, 1, 0, 0, 1, 0]), 2)
-        tensor([0, 1, 3, 5])
-    """
+    """Indices, ascending, of ``count`` items of each class, at equal steps through the class."""
     chosen = []
     for label in torch.unique(labels):
         members = (labels == label).nonzero().flatten()
@@ -53,5 +49,5 @@ def main(args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", type=Path, help="folder of the four original files")
-    parser.add_argument("--target", type=Path, default=Path(__file__).parent / "data")
+    parser.add_argument("--target", type=Path, default=Path(pyro_hyperbolic.datasets.__file__).parent / "data")
     main(parser.parse_args())

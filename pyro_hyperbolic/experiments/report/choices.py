@@ -1,0 +1,113 @@
+"""The report of what was chosen on held-out training images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from pyro_hyperbolic.experiments.choices import CURVATURES, GAINS, RATES, SPREADS, ChoiceCell
+from pyro_hyperbolic.experiments.report.results import GREY_LEVELS, Results, interval, number, table
+from pyro_hyperbolic.experiments.statistics import mean_interval
+from pyro_hyperbolic.experiments.table2 import DIMENSIONS
+from pyro_hyperbolic.nn.linear import GAIN, SPREAD
+from pyro_hyperbolic.plotting.canvas import PALETTE
+
+METRIC = "negative_iwae"
+
+
+class Setting(NamedTuple):
+    """What is chosen, for all dimensions and curvatures together."""
+
+    gain: float
+    spread: float
+    rate: float
+
+    def __str__(self) -> str:
+        return f"gain {self.gain:g}, spread {self.spread:g}, learning rate {self.rate:g}"
+
+    def cells(self) -> list[ChoiceCell]:
+        """The cells that have it."""
+        return [ChoiceCell(d, c, self.rate, self.gain, self.spread) for d in DIMENSIONS for c in CURVATURES]
+
+
+def choices(results: Results) -> tuple[str, Figure]:
+    """One row for every setting, what each is worth beside the one in use, and the Euclidean model."""
+    usual = results.experiment.learning_rate
+    used = Setting(GAIN, SPREAD, usual)
+    settings = [Setting(gain, SPREAD, rate) for rate in RATES for gain in GAINS]
+    settings += [Setting(GAIN, spread, usual) for spread in SPREADS if spread != SPREAD]
+    losses = {setting: _losses(results, setting.cells()) for setting in settings}
+    known = {setting: interval(values) for setting, values in losses.items() if values}
+    means = {setting: found[0] for setting, found in known.items() if found is not None}
+    best = min(means, key=lambda setting: means[setting]) if means else None
+    base = _losses(results, used.cells())
+    rows = []
+    for setting in settings:
+        cells = setting.cells()
+        name = f"**{setting}**" if setting == best else str(setting)
+        better = _difference(base, losses[setting])
+        rows.append([name, *(results.text(cell, METRIC, digits=2) for cell in cells), better])
+    for rate in RATES:
+        flat = [ChoiceCell(d, 0.0, rate) for d in DIMENSIONS]
+        texts = [results.text(cell, METRIC, digits=2) for cell in flat]
+        rows.append([f"euclidean, learning rate {rate:g}", *(text for own in texts for text in (own, "")), ""])
+    head = ["", *(f"d = {d}, c = {c:g}" for d in DIMENSIONS for c in CURVATURES), "better than in use"]
+    finding = "No setting has all its runs yet.\n\n"
+    if best is not None:
+        finding = f"The best setting on held-out training images is {best}. In use is {used}.\n\n"
+    notes = (
+        f"\nNegative IWAE in nats on {results.experiment.held_out} training images that were not trained on; less is"
+        f" better. Mean and 95% interval over runs. {GREY_LEVELS} The last column is the mean over dimensions and"
+        " curvatures of how much less the loss is than with the values in use, with its interval over runs. The best"
+        " setting, in bold, has the least mean loss over all columns. The Euclidean model has no gyroplanes, and one"
+        " figure for each dimension.\n"
+    )
+    return finding + table(head, rows) + notes, _draw(results)
+
+
+def _losses(results: Results, cells: Iterable[ChoiceCell]) -> list[float]:
+    """The mean over the cells of every seed, in order; none if a run is missing or not finite."""
+    values = [results.values(cell, METRIC) for cell in cells]
+    seeds = range(results.experiment.seeds)
+    if not all(seed in own and math.isfinite(own[seed]) for own in values for seed in seeds):
+        return []
+    return [sum(own[seed] for own in values) / len(values) for seed in seeds]
+
+
+def _difference(base: list[float], other: list[float]) -> str:
+    gains = [one - two for one, two in zip(base, other, strict=False)]
+    return number(mean_interval(gains), digits=2) if gains else ""
+
+
+def _draw(results: Results) -> Figure:
+    """A panel for each dimension and curvature: the loss over the gain, a line for each learning rate."""
+    figure, axes = plt.subplots(
+        len(CURVATURES), len(DIMENSIONS), figsize=(11, 5.4), layout="constrained", sharex=True, squeeze=False
+    )
+    for line, c in zip(axes, CURVATURES, strict=True):
+        for ax, d in zip(line, DIMENSIONS, strict=True):
+            for rate, colour in zip(RATES, PALETTE, strict=False):
+                found = [(gain, results.shown(ChoiceCell(d, c, rate, gain), METRIC)) for gain in GAINS]
+                ours = [(gain, *value) for gain, value in found if value is not None]
+                x, mean, half = zip(*ours, strict=True) if ours else ((), (), ())
+                style: Any = {"color": colour, "marker": "o", "markersize": 4, "capsize": 2.5, "linewidth": 1.2}
+                ax.errorbar(x, mean, half, label=f"learning rate {rate:g}", **style)
+                flat = results.shown(ChoiceCell(d, 0.0, rate), METRIC)
+                if flat is not None:
+                    ax.axhline(flat[0], color=colour, linewidth=1.0, linestyle=(0, (2, 2)))
+            ax.set_title(f"$d = {d}$, $c = {c:g}$", fontsize="medium")
+            ax.set_xscale("log", base=2)
+            ax.set_xticks(GAINS, [f"{gain:g}" for gain in GAINS])
+            ax.minorticks_off()
+            ax.spines[["top", "right"]].set_visible(False)
+        line[0].set_ylabel("held-out negative IWAE (nats)", fontsize="small")
+    for ax in axes[-1]:
+        ax.set_xlabel("gain of the normals")
+    axes[0, 0].plot([], [], color="0.35", linewidth=1.0, linestyle=(0, (2, 2)), label="euclidean")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize="small")
+    return figure
