@@ -232,7 +232,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--batch-size", type=int, default=1024, help="cells per step")
     p.add_argument("--hidden-dim", type=int, default=128, help="width of the hidden layers")
     p.add_argument("--latent-dim", type=int, default=10, help="dimension of the latent space")
-    p.add_argument("--curvature", type=float, default=1.0, help="c of curvature -c")
+    p.add_argument("--curvature", type=float, default=1.0, help="c; the curvature is -c (default: 1)")
     p.add_argument("--learning-rate", type=float, default=1e-3, help="of Adam")
     p.add_argument("--seed", type=int, default=0, help="of everything random")
     p.add_argument("--device", default="cpu", help="where to compute")

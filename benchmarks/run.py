@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 
 from benchmarks.charts import charts
-from benchmarks.laws import laws
+from benchmarks.distributions import distributions
 from benchmarks.spaces import spaces
 from benchmarks.timing import Ratio, Settings
 from benchmarks.training import training
 
 GROUPS: dict[str, Callable[[Settings], Iterable[Ratio]]] = {
-    "laws": laws,
+    "distributions": distributions,
     "training": training,
     "charts": charts,
     "spaces": spaces,
@@ -44,12 +44,12 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if over else 0
 
 
-HEADER = f"{'group':<10} {'ratio of':<58} {'value':>7} {'bound':>7}       measured"
+HEADER = f"{'group':<14} {'ratio of':<58} {'value':>7} {'bound':>7}       measured"
 
 
 def format_row(group: str, result: Ratio) -> str:
     verdict = "ok" if result.ok else "over"
-    return f"{group:<10} {result.name:<58} {result.ratio:7.2f} {result.bound:7.2f}  {verdict:<4} {result.detail}"
+    return f"{group:<14} {result.name:<58} {result.ratio:7.2f} {result.bound:7.2f}  {verdict:<4} {result.detail}"
 
 
 def write_json(path: Path, results: list[tuple[str, Ratio]]) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import pyro_hyperbolic.distributions as hdist
-from benchmarks.laws import law_step
+from benchmarks.distributions import step_of
 from benchmarks.timing import Ratio, Settings, compare
 from benchmarks.training import svi_step
 from pyro_hyperbolic.geometry import Manifold, Product, space
@@ -34,8 +34,8 @@ def spaces(settings: Settings) -> Iterator[Ratio]:
         product = space(signature)
         assert isinstance(product, Product)
         kinds: list[tuple[str, Callable[[Manifold, int], Step]]] = [
-            ("WrappedNormal", partial(_law, law=hdist.WrappedNormal, batch=batch)),
-            ("RiemannianNormal", partial(_law, law=hdist.RiemannianNormal, batch=batch)),
+            ("WrappedNormal", partial(_distribution, distribution=hdist.WrappedNormal, batch=batch)),
+            ("RiemannianNormal", partial(_distribution, distribution=hdist.RiemannianNormal, batch=batch)),
             ("dist2plane", partial(_planes, batch=batch // 8, planes=planes)),
         ]
         for kind, step in kinds:
@@ -50,11 +50,11 @@ def _each(steps: list[Step]) -> None:
         step()
 
 
-def _law(manifold: Manifold, dim: int, law: Callable[..., hdist.WrappedNormal], batch: int) -> Step:
+def _distribution(manifold: Manifold, dim: int, distribution: Callable[..., hdist.WrappedNormal], batch: int) -> Step:
     generator = torch.Generator().manual_seed(0)
     loc = manifold.from_normal_coords(None, 0.5 * torch.randn(batch, dim, generator=generator))
     scale = 0.3 + 0.4 * torch.rand(batch, 1, generator=generator)
-    return law_step(partial(law, manifold=manifold), loc, scale)
+    return step_of(partial(distribution, manifold=manifold), loc, scale)
 
 
 def _planes(manifold: Manifold, dim: int, batch: int, planes: int) -> Step:

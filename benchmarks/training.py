@@ -13,14 +13,14 @@ from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.laws import SPACES
+from benchmarks.distributions import SPACES
 from benchmarks.timing import Ratio, Settings, compare
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.infer import FastSVI
 from pyro_hyperbolic.models import VAE, EuclideanVAE, HyperbolicVAE
 
-LAW_BOUNDS = {"wrapped": 1.6, "riemannian": 2.0}
+DISTRIBUTION_BOUNDS = {"wrapped": 1.6, "riemannian": 2.0}
 SVI_BOUND = 1.3
 FAST_BOUND = 1.1
 COMPILED_BOUND = 0.8
@@ -33,14 +33,14 @@ def training(settings: Settings) -> Iterator[Ratio]:
     batch, data_dim, hidden = (4, 8, 6) if settings.tiny else (128, 784, 600)
     x = torch.rand(batch, data_dim, generator=torch.Generator().manual_seed(0))
 
-    def vae(law: str, dim: int, c: float) -> HyperbolicVAE:
-        return HyperbolicVAE(PoincareBall(c), dim, data_dim, hidden, prior=law, posterior=law)
+    def vae(distribution: str, dim: int, c: float) -> HyperbolicVAE:
+        return HyperbolicVAE(PoincareBall(c), dim, data_dim, hidden, prior=distribution, posterior=distribution)
 
     for dim, c in SPACES[: 1 if settings.tiny else None]:
         twin = _svi(EuclideanVAE(dim, data_dim, hidden), x)
-        for law, bound in LAW_BOUNDS.items():
-            name = f"SVI, {law} VAE / Euclidean VAE, d={dim} c={c}"
-            yield compare(name, _svi(vae(law, dim, c), x), twin, bound, settings)
+        for distribution, bound in DISTRIBUTION_BOUNDS.items():
+            name = f"SVI, {distribution} VAE / Euclidean VAE, d={dim} c={c}"
+            yield compare(name, _svi(vae(distribution, dim, c), x), twin, bound, settings)
 
     dim, c = 10, 0.2
     by_hand = _by_hand(vae("wrapped", dim, c), c, x)
@@ -79,7 +79,7 @@ def _fast(vae: VAE, x: Tensor, compile: bool = False) -> Step:
 
 
 def _by_hand(vae: HyperbolicVAE, c: float, x: Tensor) -> Step:
-    """The same networks and laws in a loop of one's own, without validation."""
+    """The same networks and distributions in a loop of one's own, without validation."""
     optimiser = torch.optim.Adam(vae.parameters(), lr=LEARNING_RATE)
     ball = PoincareBall(c)
     prior = WrappedNormal(torch.zeros(vae.latent.dim), torch.ones(()), ball, validate_args=False)

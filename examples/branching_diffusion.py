@@ -28,7 +28,7 @@ from pyro_hyperbolic import PoincareBall, datasets
 from pyro_hyperbolic.commands import Parser, command, load_run, natural, positive, record, save_run
 from pyro_hyperbolic.experiments.embeddings import gplvm, principal_components
 from pyro_hyperbolic.infer import log_marginal_likelihood, save_json
-from pyro_hyperbolic.models import LAWS, VAE, EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic.models import DISTRIBUTIONS, VAE, EuclideanVAE, HyperbolicVAE
 
 Data = datasets.BranchingDiffusion
 MODELS = ("hyperbolic", "euclidean")
@@ -147,8 +147,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
     p.add_argument("--curvature", type=positive(float), default=1.2, help="c of curvature -c (paper: 0.1 to 1.2)")
-    p.add_argument("--prior", choices=sorted(LAWS), default="wrapped", help="hyperbolic prior distribution")
-    p.add_argument("--posterior", choices=sorted(LAWS), default="wrapped", help="hyperbolic posterior distribution")
+    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="hyperbolic prior distribution")
+    p.add_argument(
+        "--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="hyperbolic posterior distribution"
+    )
     p.add_argument("--prior-scale", type=positive(float), default=1.7, help="of both priors (paper: 1 and 1.7)")
     p.add_argument("--hidden-dim", type=positive(int), default=200, help="width of the hidden layers (paper: 200)")
     p.add_argument("--depth", type=positive(int), default=6, help="generations of the tree below its root (paper: 6)")

@@ -34,7 +34,7 @@ import pyro_hyperbolic
 from pyro_hyperbolic import PoincareBall, datasets
 from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.infer import load_checkpoint, save_checkpoint, save_json
-from pyro_hyperbolic.models import LAWS, VGAE, EuclideanVGAE, HyperbolicVGAE
+from pyro_hyperbolic.models import DISTRIBUTIONS, VGAE, EuclideanVGAE, HyperbolicVGAE
 
 MODELS = ("euclidean", "hyperbolic")
 SCORES = ("auc", "ap")
@@ -266,8 +266,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seeds", type=number(int, 1), default=5, help="splits, and trainings of each model (paper: 40)")
     p.add_argument("--latent-dim", type=number(int, 1), default=5, help="of the latent space; 2 is drawn (paper: 5)")
     p.add_argument("--curvature", type=positive, default=1.0, help="c of curvature -c")
-    p.add_argument("--prior", choices=sorted(LAWS), default="wrapped", help="hyperbolic prior (paper: wrapped)")
-    p.add_argument("--posterior", choices=sorted(LAWS), default="wrapped", help="its law (paper: wrapped)")
+    p.add_argument(
+        "--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="hyperbolic prior (paper: wrapped)"
+    )
+    p.add_argument("--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="its law (paper: wrapped)")
     p.add_argument(
         "--posterior-scale", choices=["diagonal", "isotropic"], default="diagonal", help="scales of a node's posterior"
     )

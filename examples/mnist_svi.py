@@ -39,7 +39,7 @@ from tqdm.auto import tqdm
 from pyro_hyperbolic import Lorentz, PoincareBall, datasets, infer
 from pyro_hyperbolic.infer import DistributedSVI, EnsembleSVI, FastSVI
 from pyro_hyperbolic.infer.processes.group import lost_processes
-from pyro_hyperbolic.models import LAWS, EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic.models import DISTRIBUTIONS, EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.nn import DECODERS, ManifoldModule
 
 VAE: TypeAlias = EuclideanVAE | HyperbolicVAE
@@ -259,8 +259,10 @@ def parser() -> argparse.ArgumentParser:
         default="poincare",
         help="coordinates of the latent space: the ball, or the hyperboloid, which reaches farther (paper: ball)",
     )
-    p.add_argument("--prior", choices=sorted(LAWS), default="wrapped", help="law of the prior (paper: both)")
-    p.add_argument("--posterior", choices=sorted(LAWS), default="wrapped", help="its law (paper: as the prior)")
+    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="law of the prior (paper: both)")
+    p.add_argument(
+        "--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="its law (paper: as the prior)"
+    )
     p.add_argument(
         "--posterior-scale",
         choices=["isotropic", "diagonal"],

@@ -65,19 +65,19 @@ def test_doctests(name: str) -> None:
 
 def test_all_are_on_the_page() -> None:
     page = (SKELETONS.parent / "extending.rst").read_text()
-    assert NAMES == ["law", "layer", "model"]
+    assert NAMES == ["distribution", "layer", "model"]
     assert all(f".. literalinclude:: skeletons/{name}.py" in page for name in NAMES)
 
 
 @pytest.mark.parametrize("test", contract_tests())
 @pytest.mark.parametrize("row", [("number", 2, 1.0, PoincareBall), ("isotropic", 1, 0.3, Lorentz)], ids=str)
 def test_law_passes_the_contract(test: str, row: tuple[str, int, float, type[Manifold]]) -> None:
-    getattr(test_contract, test)(NormalCase(load("law").WrappedLaplace, *row))
+    getattr(test_contract, test)(NormalCase(load("distribution").WrappedLaplace, *row))
 
 
 @pytest.mark.parametrize("manifold", CHARTS, ids=str)
 def test_law_is_normalised(manifold: Manifold) -> None:
-    law = load("law").WrappedLaplace(manifold.origin(3, torch.float64), 0.5, manifold)
+    law = load("distribution").WrappedLaplace(manifold.origin(3, torch.float64), 0.5, manifold)
     # Weights for a law that is known to integrate to one have the mean 1.
     z = law.sample((200_000,))
     target = hdist.WrappedNormal(manifold.origin(3, torch.float64), 0.7, manifold)

@@ -1,4 +1,4 @@
-"""What works on points and distances that are already there.
+"""Tools for embeddings that are already there: points and their distances.
 
 ==============================  ============================================================
 :func:`hyperbolic_mds`          points from their distances

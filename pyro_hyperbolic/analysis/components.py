@@ -29,7 +29,7 @@ class Projection(ABC):
 
     def __init__(self, dim: int = 2, seed: int = 0) -> None:
         if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"{type(self).__name__}: dim must be an integer of at least 1, got {dim!r}.")
+            raise ValueError(f"{type(self).__name__}: dim must be a positive integer, got {dim!r}.")
         self.dim, self.seed = dim, seed
         self._space: Manifold | None = None
 
@@ -45,8 +45,8 @@ class Projection(ABC):
         size = space.intrinsic_dim(x.shape[-1])
         if len(x) <= self.dim or size < self.dim:
             raise ValueError(
-                f"{type(self).__name__}: points must be more than dim = {self.dim}, of as many dimensions at least, got"
-                f" {tuple(points.shape)}."
+                f"{type(self).__name__}: there must be more than dim = {self.dim} points, of at least {self.dim}"
+                f" dimensions, got {tuple(points.shape)}."
             )
         self._space = space
         self.mean = space.frechet_mean(x)  # type: ignore[attr-defined]
@@ -88,7 +88,7 @@ class Projection(ABC):
     def _checked_space(self, manifold: Manifold) -> Manifold:
         if not isinstance(manifold, Manifold) or manifold.batch_shape.numel() != 1 or len(manifold.leaves(1)) > 1:
             raise ValueError(
-                f"{type(self).__name__}: manifold must be a space of one curvature and no product, got {manifold!r}."
+                f"{type(self).__name__}: manifold must have one curvature and be no product, got {manifold!r}."
             )
         return plain(manifold)
 

@@ -12,8 +12,7 @@ def checked_points(caller: str, points: Tensor, manifold: Manifold, fewest: int 
     """At least so many points ``(N, D)`` in float64, and their space with one curvature that is not differentiated."""
     if not isinstance(manifold, Manifold) or manifold.batch_shape.numel() != 1:
         raise ValueError(
-            f"{caller}: manifold must be a manifold of one curvature, got {manifold!r}; pass for example"
-            " PoincareBall(c=1.0)."
+            f"{caller}: manifold must have one curvature, got {manifold!r}; pass for example PoincareBall(c=1.0)."
         )
     if not isinstance(points, Tensor) or points.dim() != 2 or not points.is_floating_point():
         got = f"{points.dtype} of shape {tuple(points.shape)}" if isinstance(points, Tensor) else repr(points)
@@ -35,10 +34,10 @@ def checked_points(caller: str, points: Tensor, manifold: Manifold, fewest: int 
 
 
 def checked_count(caller: str, name: str, value: int, most: int | None = None) -> int:
-    """An integer of at least 1, and of at most ``most``."""
+    """A positive integer, and at most ``most``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
-        bounds = "of at least 1" if most is None else f"from 1 to {most}"
-        raise ValueError(f"{caller}: {name} must be an integer {bounds}, got {value!r}.")
+        wanted = "a positive integer" if most is None else f"an integer from 1 to {most}"
+        raise ValueError(f"{caller}: {name} must be {wanted}, got {value!r}.")
     return value
 
 

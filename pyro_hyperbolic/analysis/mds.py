@@ -43,11 +43,10 @@ def hyperbolic_mds(distances: Tensor, dim: int, manifold: Manifold) -> Tensor:
     True
     """
     if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-        raise ValueError(f"hyperbolic_mds: dim must be an integer of at least 1, got {dim!r}.")
+        raise ValueError(f"hyperbolic_mds: dim must be a positive integer, got {dim!r}.")
     if not isinstance(manifold, Manifold) or manifold.batch_shape.numel() != 1:
         raise ValueError(
-            f"hyperbolic_mds: manifold must be a manifold of one curvature, got {manifold!r}; pass for example"
-            " PoincareBall(c=1.0)."
+            f"hyperbolic_mds: manifold must have one curvature, got {manifold!r}; pass for example PoincareBall(c=1.0)."
         )
     d = checked_distances(distances, fewest=dim + 1)
     c = torch.as_tensor(manifold.c).detach().double().reshape(()).to(d.device)

@@ -180,7 +180,7 @@ class _Scales:
         spread = distance.square().mean().sqrt().item()
         if least is None:
             if spread == 0:
-                raise ValueError("fit_mixture: the points are all the same, which no scale fits; pass min_scale.")
+                raise ValueError("fit_mixture: all points are the same, and no scale fits them; pass min_scale.")
             least = _NARROWEST * spread
         if not 0 < least < math.inf:
             raise ValueError(f"fit_mixture: min_scale must be positive and finite, got {least!r}.")

@@ -42,15 +42,15 @@ class Alignment:
 def procrustes(x: Tensor, y: Tensor, manifold: Manifold, reflections: bool = True) -> Alignment:
     r"""The isometry :math:`g` with the least :math:`\sum_i d(g x_i, y_i)^2`.
 
-    An embedding that is known by its distances is known up to an isometry; two of them can be compared after this one.
-    It starts from the Fréchet means of both sets and the rotation that fits their normal coordinates best
+    Distances determine an embedding up to an isometry, so two embeddings are compared after this one. The search starts
+    from the Fréchet means of both sets and the rotation that fits their normal coordinates best
     (Kabsch's), which is exact if the sets are isometric, and goes on by L-BFGS over all isometries. The
     sum may have further local minima where the sets differ much. Tabaghi and Dokmanić, *On Procrustes analysis in
     hyperbolic space* (2021), treat the centred problem. The arithmetic is float64.
 
     :param x: the points to move, ``(N, D)``.
     :param y: where they should go, ``(N, D)``.
-    :param manifold: a space that is no product, with one curvature.
+    :param manifold: a space that is not a product, with one curvature.
     :param reflections: whether the isometry may change the orientation.
 
     >>> from pyro_hyperbolic import PoincareBall
@@ -116,15 +116,15 @@ def _refined(space: Manifold, x: Tensor, y: Tensor, source: Tensor, target: Tens
 
 def _checked(x: Tensor, y: Tensor, manifold: Manifold) -> Manifold:
     if not isinstance(manifold, Manifold) or manifold.batch_shape.numel() != 1 or not hasattr(manifold, "frechet_mean"):
-        raise ValueError(f"procrustes: manifold must be a space of one curvature, got {manifold!r}.")
+        raise ValueError(f"procrustes: manifold must have one curvature, got {manifold!r}.")
     if x.dim() != 2 or x.shape != y.shape or len(x) == 0:
         raise ValueError(
-            f"procrustes: x and y must be points (N, D) that go with each other, got {tuple(x.shape)} and"
+            f"procrustes: x and y must be points of the same shape (N, D), in the same order, got {tuple(x.shape)} and"
             f" {tuple(y.shape)}."
         )
     space = plain(manifold)
     if len(space.leaves(space.intrinsic_dim(x.shape[-1]))) > 1:
-        raise ValueError(f"procrustes: manifold must be no product, got {manifold!r}; align factor by factor.")
+        raise ValueError(f"procrustes: manifold must not be a product, got {manifold!r}; align factor by factor.")
     for name, points in (("x", x), ("y", y)):
         if not bool(space.contains(points.detach().cpu()).all()):
             raise ValueError(f"procrustes: {name} must be points of {manifold!r}; use the manifold that made them.")

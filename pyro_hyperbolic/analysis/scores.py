@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 
 from pyro_hyperbolic.analysis.inputs import checked_count, checked_labels, checked_points
 from pyro_hyperbolic.distributions import HyperbolicRadius
-from pyro_hyperbolic.distributions.base import ManifoldNormal, base_law
+from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.geometry.gromov import checked_distances
 
@@ -83,13 +83,13 @@ def lineage_correlation(points: Tensor, distances: Tensor, manifold: Manifold, *
     given = checked_distances(distances, fewest=3)
     if len(given) != len(x):
         raise ValueError(
-            f"lineage_correlation: distances must be those of all points, ({len(x)}, {len(x)}), got"
+            f"lineage_correlation: distances must be a matrix of all pairs, ({len(x)}, {len(x)}), got"
             f" {tuple(distances.shape)}."
         )
     above = torch.ones(len(x), len(x), dtype=torch.bool, device=x.device).triu(1)
     pair = torch.stack([_TRANSFORMS[method](d[above]) for d in (space.pairwise_dist(x, x), given.to(x.device))])
     if bool((pair.amin(-1) == pair.amax(-1)).any()):
-        raise ValueError("lineage_correlation: all distances are equal, which have no correlation with others.")
+        raise ValueError("lineage_correlation: all distances are equal, so there is no correlation with others.")
     return torch.corrcoef(pair)[0, 1].item()
 
 
@@ -120,7 +120,7 @@ def batch_mixing(points: Tensor, batches: Tensor, manifold: Manifold, *, k: int 
         checked_labels("batch_mixing", "batches", batches, len(x)), return_inverse=True, return_counts=True
     )
     if len(sizes) < 2:
-        raise ValueError("batch_mixing: batches must be at least two, got one: there is nothing to mix.")
+        raise ValueError("batch_mixing: there must be at least two batches, got one: there is nothing to mix.")
     checked_count("batch_mixing", "k", k, most=len(x) - 1)
     found = x.new_zeros(())
     for _, nearest in _neighbours(x, x, space, k, alone=True):
@@ -134,12 +134,12 @@ def batch_mixing(points: Tensor, batches: Tensor, manifold: Manifold, *, k: int 
 
 @torch.no_grad()
 def posterior_coverage(posterior: Any, points: Tensor, *, level: float = 0.9) -> float:
-    r"""The share of true points that lie in the regions that posteriors say to hold ``level`` of their mass.
+    r"""The share of true points inside the regions that should hold ``level`` of the mass of their posteriors.
 
     The region of a posterior is that of highest density in normal coordinates at its location: a ball for an isotropic
     one, an ellipsoid for others, of which white noise (``to_noise``) fills :math:`|\epsilon|^2 \le \chi^2_d(level)`.
-    For posteriors that are exact the share is ``level`` on average. Narrow ones have less, wide ones more. To judge the
-    posteriors of a model draw ``points`` from its prior, data given them, and encode the data.
+    For exact posteriors the share is ``level`` on average, for narrow ones it is less, for wide ones more. To judge the
+    posteriors of a model, draw ``points`` from its prior, draw data given them, and encode the data.
 
     :param posterior: a wrapped or Riemannian normal, or a Gaussian with independent coordinates, batch shape ``(N,)``.
     :param points: ``(N, D)``, the true latents of the data that the posteriors belong to.
@@ -154,18 +154,22 @@ def posterior_coverage(posterior: Any, points: Tensor, *, level: float = 0.9) ->
     """
     if not 0 < level < 1:
         raise ValueError(f"posterior_coverage: level must be between 0 and 1, got {level!r}.")
-    law = base_law(posterior)
-    if not isinstance(law, (ManifoldNormal, Normal, torch.distributions.Normal)):
+    distribution = base_distribution(posterior)
+    if not isinstance(distribution, (ManifoldNormal, Normal, torch.distributions.Normal)):
         raise ValueError(
             f"posterior_coverage: posterior must be a wrapped or Riemannian normal or Normal(...).to_event(1), got"
-            f" {type(law).__name__}."
+            f" {type(distribution).__name__}."
         )
     if not isinstance(points, Tensor) or points.shape != posterior.batch_shape + posterior.event_shape:
         raise ValueError(
             f"posterior_coverage: points must have the shape {tuple(posterior.batch_shape + posterior.event_shape)} of"
             f" a sample of the posterior, got {tuple(points.shape) if isinstance(points, Tensor) else points!r}."
         )
-    noise = law.to_noise(points) if isinstance(law, ManifoldNormal) else (points - law.loc) / law.scale
+    noise = (
+        distribution.to_noise(points)
+        if isinstance(distribution, ManifoldNormal)
+        else (points - distribution.loc) / distribution.scale
+    )
     edge = HyperbolicRadius(noise.shape[-1], 1.0, 0.0).icdf(torch.tensor(level)).item()
     return (noise.norm(dim=-1) <= edge).double().mean().item()
 

@@ -114,7 +114,7 @@ def to_anndata(
         key: the name in the place of ``"hyperbolic"``.
     """
     if len(cells) != adata.n_obs:
-        raise ValueError(f"cells must be those of adata, which are {adata.n_obs}, got {len(cells)}.")
+        raise ValueError(f"cells must be the {adata.n_obs} cells of adata, got {len(cells)}.")
     if not 0 <= num_neighbors < len(cells):
         raise ValueError(f"num_neighbors must be at least 0 and less than {len(cells)}, got {num_neighbors}.")
     device = next(vae.parameters()).device

@@ -128,11 +128,11 @@ def branching_diffusion(
 
 
 def at_least_one(name: str, value: int) -> int:
-    """An integer of at least 1."""
+    """A positive integer."""
     try:
         number = operator.index(value)
     except TypeError:
         number = 0
     if number < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+        raise ValueError(f"{name} must be a positive integer, got {value!r}")
     return number

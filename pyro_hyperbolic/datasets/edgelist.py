@@ -63,7 +63,7 @@ def read_edge_list(path: Path) -> Tensor:
         source, target = (_identifier(field, path=path, number=number, line=line) for field in fields[:2])
         pairs.append((source, target))
     if not pairs:
-        raise ValueError(f"{path}: no edge in it; give a file with two node ids on each line")
+        raise ValueError(f"{path} has no edges; give a file with two node ids on each line")
     if announced is not None and announced != len(pairs):
         raise ValueError(
             f"{path}: its line of sizes announces {announced} edges, found {len(pairs)}; "

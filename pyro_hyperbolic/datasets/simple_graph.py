@@ -17,7 +17,7 @@ class Graph:
     """A simple undirected graph on the nodes ``0, ..., num_nodes - 1``.
 
     Attributes:
-        name: what it was asked for by.
+        name: the name or path that it was loaded by.
         num_nodes: the number of nodes; each node of an edge list is in one of its lines.
         edges: int64 ``(E, 2)``, each edge once, the smaller node first, sorted.
         node_ids: int64 ``(num_nodes,)``, the identifier that each node has in the file.

@@ -21,9 +21,9 @@ class EdgeSplit:
     Attributes:
         train: edges to learn from.
         validation: held-out edges.
-        validation_negatives: as many pairs that are no edge of the whole graph.
+        validation_negatives: as many pairs without an edge of the whole graph.
         test: other held-out edges.
-        test_negatives: as many other pairs that are no edge.
+        test_negatives: as many other pairs without an edge.
     """
 
     train: Tensor
@@ -99,7 +99,7 @@ def _held_out(name: str, fraction: float, num_edges: int) -> int:
 
 
 def _non_edges(graph: Graph, count: int, generator: torch.Generator) -> Tensor:
-    """Draw ``count`` different pairs ``i < j`` that are no edges, uniformly, in random order."""
+    """Draw ``count`` different pairs ``i < j`` without an edge, uniformly, in random order."""
     nodes = graph.num_nodes
     pairs = nodes * (nodes - 1) // 2
     if count > pairs - graph.num_edges:

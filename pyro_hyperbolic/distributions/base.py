@@ -1,4 +1,4 @@
-"""What the laws on a manifold share."""
+"""What the distributions on a manifold share."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pyro_hyperbolic.distributions.transforms import ExpMapTransform
 from pyro_hyperbolic.geometry import Manifold, PoincareBall, Stereographic
 from pyro_hyperbolic.ops.checks import check_precision, inspectable, static_size
 
-# A law is held by a dtype if its radius at this normal score (99.9% of its mass) still is.
+# A distribution is held by a dtype if its radius at this normal score (99.9% of its mass) still is.
 MASS_SCORE = 3.0
 
 
 class ManifoldNormal(TorchDistribution):
-    r"""A law of :math:`z = \exp_{loc}(v / \lambda_{loc})` given by the law of its normal coordinates ``v``.
+    r"""The distribution of :math:`z = \exp_{loc}(v / \lambda_{loc})` for random normal coordinates ``v``.
 
     A subclass draws ``v`` (``_rsample_coords``) and gives the density of ``z`` as a function of ``v``
     (``_log_density``). The last sample is kept with the ``v`` it came from (torch's transform cache), so that
@@ -63,7 +63,7 @@ class ManifoldNormal(TorchDistribution):
 
     @property
     def _leaves(self) -> list[tuple[Manifold, int]]:
-        """The factors of the space and their dimensions: one, if it is no product."""
+        """The factors of the space and their dimensions: one, if it is not a product."""
         return self.manifold.leaves(self.dim)
 
     def _split_coords(self, v: Tensor) -> tuple[Tensor, ...]:
@@ -86,7 +86,7 @@ class ManifoldNormal(TorchDistribution):
     @property
     def variance(self) -> Tensor:
         raise NotImplementedError(
-            f"{type(self).__name__} has no variance of single coordinates, which are no lengths; for how far it spreads"
+            f"{type(self).__name__} has no variance, because coordinates are not lengths; for how far it spreads"
             f" see {self._spread}."
         )
 
@@ -108,8 +108,8 @@ class ManifoldNormal(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         r"""Log-density with respect to the Riemannian volume.
 
-        That of the law's own last sample is exact however far out it is. Any other point goes through the logarithm
-        map, whose result loses a factor of :math:`e^{2\sqrt{c}\,d(0, loc)}` in relative precision at most.
+        That of the distribution's own last sample is exact however far out it is. Any other point goes through the
+        logarithm map, which loses at most a factor of :math:`e^{2\sqrt{c}\,d(0, loc)}` in relative precision.
         """
         if self._in_program and (stray := complaint(value, self.manifold, validate=self._validate_args)):
             raise ValueError(f"{type(self).__name__}: {stray}")
@@ -158,17 +158,17 @@ class ManifoldNormal(TorchDistribution):
         return value is self._last[1]
 
     def draw_motion(self) -> tuple[Tensor, Tensor]:
-        """Coordinates of the last sample at the law as it is, and what they change by as noise and ``loc`` move.
+        """Coordinates of the last sample, and what they change by as noise and ``loc`` move.
 
-        The second is zero and carries the first derivatives, at fixed curvature, of the sample as this law sees it when
-        it does not move itself. See :meth:`adopt`.
+        The second is zero and carries the first derivatives, at fixed curvature, of the sample as this distribution
+        sees it when it does not move itself. See :meth:`adopt`.
         """
         coords = self._last[0]
         v = coords.detach()
         return v, coords - v + self._loc_motion(v)
 
     def adopt(self, value: Tensor, v: Tensor, motion: Tensor) -> None:
-        """Take ``value``, drawn by a law of the same numbers, for a sample of this law.
+        """Take ``value``, drawn by a distribution of the same numbers, for a sample of this distribution.
 
         Its ``log_prob`` then needs no logarithm map, and its derivatives come by way of the ``motion`` of the draw
         instead of the coordinates of ``value``: they are exact however far out it is.
@@ -218,11 +218,11 @@ class ManifoldNormal(TorchDistribution):
         )
 
 
-def base_law(law: Any) -> Any:
-    """The law inside of ``to_event`` and ``mask``."""
-    while isinstance(law, (Independent, MaskedDistribution)):
-        law = law.base_dist
-    return law
+def base_distribution(distribution: Any) -> Any:
+    """The distribution inside of ``to_event`` and ``mask``."""
+    while isinstance(distribution, (Independent, MaskedDistribution)):
+        distribution = distribution.base_dist
+    return distribution
 
 
 def as_param(name: str, value: Tensor | float, like: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ def as_param(name: str, value: Tensor | float, like: Tensor) -> Tensor:
 
 
 def expand_to(value: Tensor, shape: torch.Size) -> Tensor:
-    """``value.expand(shape)``, or ``value`` itself: a leaf stays one, which a law needs to be copied."""
+    """``value.expand(shape)``, or ``value`` itself: a leaf stays one, which a distribution needs to be copied."""
     return value if value.shape == shape else value.expand(shape)
 
 
@@ -250,7 +250,7 @@ def broadcast_batch(name: str, **shapes: torch.Size) -> torch.Size:
 
 
 def check_point_args(name: str, loc: Tensor, manifold: Manifold | None) -> Manifold:
-    """Check the arguments that every law on a manifold takes."""
+    """Check the arguments that every distribution on a manifold takes."""
     if not isinstance(manifold, Manifold):
         raise ValueError(
             f"{name}: manifold must be a manifold, got {manifold!r}; pass for example PoincareBall(c=1.0)."

@@ -28,7 +28,7 @@ positive_vector = _PositiveVector()
 class OnManifold(Constraint):
     """Points of a manifold. Two such constraints are equal when chart and curvature are the same.
 
-    :param args: as of the chart; the result of ``check`` broadcasts with the curvature.
+    :param args: as in the chart; the result of ``check`` broadcasts with the curvature.
     """
 
     event_dim = 1

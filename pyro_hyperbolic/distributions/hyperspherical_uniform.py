@@ -1,4 +1,4 @@
-"""The uniform law on the unit sphere."""
+"""The uniform distribution on the unit sphere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyro_hyperbolic.ops.special import safe_norm
 
 
 class HypersphericalUniform(TorchDistribution):
-    r"""The uniform law on :math:`S^{d-1} \subset \mathbb{R}^d`, with density :math:`\Gamma(d/2) / 2\pi^{d/2}`.
+    r"""The uniform distribution on :math:`S^{d-1} \subset \mathbb{R}^d`, with density :math:`\Gamma(d/2) / 2\pi^{d/2}`.
 
     :param dim: number of coordinates ``d >= 1``; with one coordinate the sphere is the two points -1 and 1.
 
@@ -36,7 +36,7 @@ class HypersphericalUniform(TorchDistribution):
         validate_args: bool | None = None,
     ) -> None:
         if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"HypersphericalUniform: dim must be an integer >= 1, got {dim!r}.")
+            raise ValueError(f"HypersphericalUniform: dim must be a positive integer, got {dim!r}.")
         if dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"HypersphericalUniform: dtype must be float32 or float64, got {dtype}.")
         self.dim, self.dtype, self.device = dim, dtype, device
@@ -73,7 +73,7 @@ class HypersphericalUniform(TorchDistribution):
     @classmethod
     def infer_shapes(cls, **arg_shapes: Any) -> tuple[torch.Size, torch.Size]:
         raise NotImplementedError(
-            "HypersphericalUniform: the event shape is the number dim, which no shape of an argument tells."
+            "HypersphericalUniform: the event shape is dim, which cannot be told from the shapes of the arguments."
         )
 
     def __repr__(self) -> str:
@@ -99,5 +99,5 @@ def _check_expansion(old: torch.Size, new: torch.Size) -> None:
         torch.empty(old, device="meta").expand(new)
     except RuntimeError as error:
         raise ValueError(
-            f"HypersphericalUniform: batch shape {tuple(old)} does not expand to {tuple(new)}; sizes other than 1 stay."
+            f"HypersphericalUniform: batch shape {tuple(old)} does not expand to {tuple(new)}; only sizes of 1 do."
         ) from error

@@ -1,4 +1,4 @@
-r"""Kullback-Leibler divergences of laws on a manifold, registered with ``torch.distributions.kl_divergence``.
+r"""Kullback-Leibler divergences of distributions on a manifold, registered with ``torch.distributions.kl_divergence``.
 
 Two wrapped normals with one mean are images of Gaussians under one map, and their divergence is that of the
 Gaussians. Two Riemannian normals with one mean differ in the radius alone:
@@ -24,7 +24,7 @@ from pyro.distributions.kl import _kl_delta as _kl_delta_of_pyro
 from torch import Tensor
 from torch.distributions import register_kl
 
-from pyro_hyperbolic.distributions.base import ManifoldNormal, base_law
+from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
 from pyro_hyperbolic.distributions.spherical import AngularDistribution, PowerSpherical, VonMisesFisher
@@ -83,28 +83,32 @@ def _kl_angular_uniform(p: AngularDistribution, q: HypersphericalUniform) -> Ten
 @register_kl(Delta, Independent)
 @register_kl(Delta, ManifoldNormal)
 def _kl_delta(p: Delta, q: ManifoldNormal | Independent | MaskedDistribution) -> Tensor:
-    """Pyro's for any law leaves out the density of the ``Delta``, where autoguides keep the Jacobian of their map."""
-    if not isinstance(base_law(q), ManifoldNormal):
+    """Pyro's own leaves out the density of the ``Delta``, where autoguides keep the Jacobian of their map."""
+    if not isinstance(base_distribution(q), ManifoldNormal):
         return _kl_delta_of_pyro(p, q)
     # A mask is one of q alone: the automatic guides, which draw the Delta, have none.
     return p.log_density - q.log_prob(p.v)
 
 
-def _factor(law: WrappedNormal) -> Tensor:
+def _factor(distribution: WrappedNormal) -> Tensor:
     """The Cholesky factor of the covariance."""
-    return law.scale_tril if law._is_full else torch.diag_embed(law.scale.expand(law.batch_shape + (law.dim,)))
+    return (
+        distribution.scale_tril
+        if distribution._is_full
+        else torch.diag_embed(distribution.scale.expand(distribution.batch_shape + (distribution.dim,)))
+    )
 
 
 def _check_spaces(p: ManifoldNormal, q: ManifoldNormal) -> None:
-    curvatures = [c for law in (p, q) for c in law.manifold.curvatures if isinstance(c, Tensor)]
+    curvatures = [c for distribution in (p, q) for c in distribution.manifold.curvatures if isinstance(c, Tensor)]
     if p.manifold != q.manifold:
         if type(p.manifold) is type(q.manifold) and not inspectable(*curvatures):
             raise NotImplementedError(
                 "no closed form where the curvatures cannot be compared; use a Monte Carlo estimate"
             )
         raise ValueError(
-            f"the laws live on different manifolds, {p.manifold!r} and {q.manifold!r}, and have no densities of one"
-            " measure; use one manifold for both."
+            f"the distributions live on different manifolds, {p.manifold!r} and {q.manifold!r}; use the same manifold"
+            " in both."
         )
 
 

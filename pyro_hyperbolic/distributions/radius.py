@@ -38,7 +38,7 @@ class Radius(TorchDistribution):
     ) -> None:
         name = type(self).__name__
         if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"{name}: dim must be an integer >= 1, got {dim!r}.")
+            raise ValueError(f"{name}: dim must be a positive integer, got {dim!r}.")
         self.dim = dim
         scale, c = (_as_floating(f"{name}: {argument}", value) for argument, value in (("scale", scale), ("c", c)))
         try:

@@ -20,7 +20,7 @@ The columns are the proposals in the order of :data:`PROPOSALS`. The first accep
 others fall to nothing, the truncated normal for small :math:`\sqrt{c}\,\sigma` and the Gamma for large ``d`` or
 :math:`\sqrt{c}\,\sigma`.
 
-A proposal is an unnormalised density :math:`e(y) \ge e^{h(y)}`, an envelope of the law of the scaled radius
+A proposal is an unnormalised density :math:`e(y) \ge e^{h(y)}`, an envelope of the distribution of the scaled radius
 :math:`y = r/\sigma` in the notation of :mod:`pyro_hyperbolic.ops.radial`. A draw ``y`` from it is kept with probability
 :math:`e^{h(y)}/e(y)`; the share that is kept is :math:`1/M = I(q) / \int e`. Logarithms and float64 throughout.
 """
@@ -51,7 +51,7 @@ _ETA_MIN, _ETA_MAX, _NUM_TANGENTS = 0.1, 3.0, 20
 class RejectionSample(NamedTuple):
     """Radii and what they cost.
 
-    :param samples: ``(num_samples,)``, in the dtype of the law.
+    :param samples: ``(num_samples,)``, in the dtype of the distribution.
     :param acceptance_rate: share of the proposals that were accepted.
     :param num_proposed: number of proposals.
     """
@@ -72,10 +72,10 @@ def sample_radius(
     Proposals :math:`y` are drawn from :math:`g \propto e` and kept where :math:`\log u < h(y) - \log e(y)`. The
     samples carry no gradient.
 
-    :param radius: the law, with batch shape ``()``.
+    :param radius: the distribution, with batch shape ``()``.
     :param num_samples: how many radii.
     :param proposal: a key of :data:`PROPOSALS`: ``"piecewise_exponential"``, ``"truncated_normal"`` or ``"gamma"``.
-    :param generator: source of randomness, on the device of the law; torch's default one if not given.
+    :param generator: source of randomness, on the device of the distribution; torch's default one if not given.
     :raises RuntimeError: if the expected acceptance rate is below 1e-5.
 
     Shapes: ``samples`` is ``(num_samples,)``.
@@ -86,7 +86,7 @@ def sample_radius(
     (torch.Size([1000]), True)
     """
     if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-        raise ValueError(f"sample_radius: num_samples must be an integer >= 1, got {num_samples!r}.")
+        raise ValueError(f"sample_radius: num_samples must be a positive integer, got {num_samples!r}.")
     envelope = _build("sample_radius", radius, proposal)
     rate = float(envelope.acceptance_rate)
     if rate < _LOWEST_RATE:
@@ -117,10 +117,10 @@ def acceptance_rate(radius: HyperbolicRadius, proposal: str = "piecewise_exponen
     with :math:`I(q) = Z_r / \sigma^d`. It is 0 where the ratio :math:`\rho/g` has no bound: for the Gamma proposal in
     one dimension, and for the truncated normal at ``c = 0`` in more than one.
 
-    :param radius: the law, with batch shape ``()``.
+    :param radius: the distribution, with batch shape ``()``.
     :param proposal: a key of :data:`PROPOSALS`.
 
-    Shapes: the result is ``()``, in the dtype of the law.
+    Shapes: the result is ``()``, in the dtype of the distribution.
 
     >>> from pyro_hyperbolic.distributions import HyperbolicRadius
     >>> acceptance_rate(HyperbolicRadius(2, 1.0, 1.0), "gamma")
@@ -143,7 +143,7 @@ class Envelope(ABC):
 
     @property
     def acceptance_rate(self) -> Tensor:
-        # In one dimension the truncated normal is the law itself: rounding must not make the rate exceed 1.
+        # In one dimension the truncated normal is the distribution itself: rounding must not make the rate exceed 1.
         return (radial.log_integral(self.q, self.n) - self.log_integral).exp().clamp(max=1)
 
     @abstractmethod
@@ -162,15 +162,16 @@ class PiecewiseExponential(Envelope):
 
     .. math:: x_k = m + \eta_k \min(s, 0.95\,m/\eta_{max}), \qquad \eta = (-3, \dots, -0.1, 0.1, \dots, 3)
 
-    with the mean ``m`` and standard deviation ``s`` of the law. (The paper prints both halves of the grid as positive;
-    its factor :math:`0.95\,m/\eta_{max}`, which keeps :math:`x_1` positive, shows that the first is meant negative.)
+    with the mean ``m`` and standard deviation ``s`` of the distribution. (The paper prints both halves of the grid as
+    positive. Its factor :math:`0.95\,m/\eta_{max}`, which keeps :math:`x_1` positive, shows that the first half is
+    meant to be negative.)
     """
 
     def __init__(self, q: Tensor, n: int) -> None:
         super().__init__(q, n)
-        law = HyperbolicRadius(n + 1, torch.ones_like(q), q, validate_args=False)
+        distribution = HyperbolicRadius(n + 1, torch.ones_like(q), q, validate_args=False)
         half = torch.linspace(_ETA_MIN, _ETA_MAX, _NUM_TANGENTS // 2, dtype=q.dtype, device=q.device)
-        mean, deviation = law.mean, law.variance.sqrt()
+        mean, deviation = distribution.mean, distribution.variance.sqrt()
         x = mean + torch.minimum(deviation, 0.95 * mean / _ETA_MAX) * torch.cat([-half.flip(0), half])
 
         height = radial.log_kernel(x, q, n)
@@ -210,7 +211,7 @@ class PiecewiseExponential(Envelope):
 
 
 class TruncatedNormal(Envelope):
-    r"""The normal law with mean :math:`(d-1)\sqrt{c}\,\sigma^2` and variance :math:`\sigma^2` on the half-line.
+    r"""A normal with mean :math:`(d-1)\sqrt{c}\,\sigma^2` and variance :math:`\sigma^2` on the half-line.
 
     With :math:`\sinh s \le e^s/2`
 
@@ -244,7 +245,7 @@ class TruncatedNormal(Envelope):
 
 
 class Gamma(Envelope):
-    r"""The Gamma law with shape 2 and scale :math:`\sigma`: :math:`g(y) = y e^{-y}`.
+    r"""The Gamma distribution with shape 2 and scale :math:`\sigma`: :math:`g(y) = y e^{-y}`.
 
     .. math:: M = \frac{1}{I(q)} \sup_y e^{u(y)}, \qquad
         u(y) = h(y) - \log(y e^{-y}) = -\tfrac{y^2}{2} + y + (n - 1)\log y + n\log\frac{\sinh(\sqrt{q}\,y)}{\sqrt{q}\,y}
@@ -311,7 +312,7 @@ def _build(caller: str, radius: HyperbolicRadius, proposal: str) -> Envelope:
     if radius.batch_shape != ():
         raise ValueError(
             f"{caller}: radius must have batch shape (), got {tuple(radius.batch_shape)}: every element has its own"
-            " envelope. Pass one law at a time, or draw batches by HyperbolicRadius.rsample."
+            " envelope. Pass one distribution at a time, or draw batches by HyperbolicRadius.rsample."
         )
     scale, c = radius.scale.detach().double(), radius.c.detach().double()
     return PROPOSALS[proposal](c * scale.square(), radius.dim - 1)
@@ -323,8 +324,8 @@ def _open_uniform(shape: int | tuple[int, ...], like: Tensor, generator: Generat
 
 
 def _hopeless(radius: HyperbolicRadius, proposal: str, found: str) -> str:
-    law = f"dim={radius.dim}, scale={float(radius.scale):.4g}, c={float(radius.c):.4g}"
+    given = f"dim={radius.dim}, scale={float(radius.scale):.4g}, c={float(radius.c):.4g}"
     return (
-        f"sample_radius: the {proposal} proposal {found} for HyperbolicRadius({law}). Use HyperbolicRadius.rsample,"
+        f"sample_radius: the {proposal} proposal {found} for HyperbolicRadius({given}). Use HyperbolicRadius.rsample,"
         ' which rejects nothing, or proposal="piecewise_exponential".'
     )

@@ -26,7 +26,7 @@ from pyro_hyperbolic.ops.special import safe_norm
 
 
 class RiemannianNormal(ManifoldNormal):
-    r"""The law of greatest entropy with given Fréchet mean and dispersion.
+    r"""The distribution of greatest entropy with given Fréchet mean and dispersion.
 
     .. math:: p(z) = \frac{1}{Z} \exp\left(-\frac{d(\mu, z)^2}{2\sigma^2}\right)
 
@@ -38,8 +38,8 @@ class RiemannianNormal(ManifoldNormal):
     distribution.
 
     :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
-    :param scale: :math:`\sigma > 0`, a number or ``(..., 1)``: this law is isotropic.
-    :param manifold: where the law lives; a batch of curvatures makes a batch of laws.
+    :param scale: :math:`\sigma > 0`, a number or ``(..., 1)``: this distribution is isotropic.
+    :param manifold: where the distribution lives; a batch of curvatures makes a batch of distributions.
 
     Shapes: batch shape as the arguments and the manifold's ``c`` broadcast, event shape ``(d,)``.
 
@@ -64,7 +64,7 @@ class RiemannianNormal(ManifoldNormal):
             value = value.unsqueeze(-1)
         if value.shape[-1] != 1:
             raise ValueError(
-                f"RiemannianNormal: scale must be a number or (..., 1), got {tuple(value.shape)}: this law is"
+                f"RiemannianNormal: scale must be a number or (..., 1), got {tuple(value.shape)}: this distribution is"
                 " isotropic. For one scale per batch element use scale.unsqueeze(-1); for one per dimension"
                 " use WrappedNormal."
             )

@@ -27,7 +27,7 @@ class ExpMapTransform(Transform):
 
     :math:`|v|` is the distance from ``loc``. The Jacobian is taken with respect to the **Riemannian volume** of
     the manifold (see the conventions page), so that the density of a
-    :class:`~torch.distributions.TransformedDistribution` and that of our laws mean the same:
+    :class:`~torch.distributions.TransformedDistribution` and that of our distributions mean the same:
 
     .. math:: \log|J| = (d - 1) \log\frac{\sinh(\sqrt{c}\,|v|)}{\sqrt{c}\,|v|}
 

@@ -42,7 +42,7 @@ class WrappedNormal(ManifoldNormal):
 
     :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
     :param scale: standard deviation: a number or ``(..., 1)`` is isotropic, ``(..., d)`` diagonal.
-    :param manifold: where the law lives; a batch of curvatures makes a batch of laws.
+    :param manifold: where the distribution lives; a batch of curvatures makes a batch of distributions.
     :param scale_tril: instead of ``scale``, the Cholesky factor of :math:`\Sigma`, ``(..., d, d)``.
 
     Shapes: batch shape as the arguments and the manifold's ``c`` broadcast, event shape ``(d,)``.
@@ -119,9 +119,9 @@ class WrappedNormal(ManifoldNormal):
         plane of the two (Cho et al., *A rotated hyperbolic wrapped normal distribution for hierarchical representation
         learning*, 2022, arXiv:2205.13371). A diagonal covariance has the axes of the coordinates wherever ``loc`` is.
 
-        :param loc: as of the class; at the origin, which has no direction, ``R`` is the identity.
+        :param loc: as in the class; at the origin, which has no direction, ``R`` is the identity.
         :param scale: ``(..., d)``.
-        :param manifold: a space that is no product.
+        :param manifold: a space that is not a product.
 
         >>> from pyro_hyperbolic import PoincareBall
         >>> loc, scale = torch.tensor([0.0, 0.5]), torch.tensor([1.0, 0.1])
@@ -214,7 +214,7 @@ class WrappedNormal(ManifoldNormal):
         return "covariance_matrix, that of the normal coordinates"
 
     def from_noise(self, noise: Tensor) -> Tensor:
-        r""":math:`\exp_\mu(L\epsilon/\lambda_\mu)`, :math:`LL^T = \Sigma`: the law, if ``noise`` is standard normal."""
+        r""":math:`\exp_\mu(L\epsilon/\lambda_\mu)`, :math:`LL^T = \Sigma`: a sample if ``noise`` is normal."""
         return super().from_noise(noise)
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:

@@ -143,9 +143,9 @@ class CellsCell(Cell):
 
 @dataclass(frozen=True)
 class Cells(Experiment):
-    """Auto-encoders of counts on the cells of Paul et al. and on simulated lineages of five levels in three batches.
+    """Auto-encoders of counts, on the cells of Paul et al. and on simulated lineages of five levels in three batches.
 
-    Each run has a split, and a simulated lineage, of its own, that of its seed, which all models share.
+    Each seed has a split, and a simulated lineage, of its own, which all models share.
 
     :param epochs: of training.
     :param batch_size: cells per step; the last, smaller batch of an epoch is left out.

@@ -51,9 +51,9 @@ class ChoiceCell(Cell):
 
 @dataclass(frozen=True)
 class Choices(MnistExperiment):
-    """What :class:`Table2` takes as given, tried on training images that are held out: the test images play no part.
+    """Initial values of gyroplanes and learning rates, compared on held-out training images of MNIST.
 
-    Training and evaluation are those of Table 2, on fewer images.
+    Training and evaluation are those of :class:`Table2`, on fewer images. The test images play no part.
 
     :param held_out: how many of the training images are scored and not trained on, the last ones.
     """
@@ -98,6 +98,6 @@ class Choices(MnistExperiment):
         return vae
 
     def images(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The training images without those that are held out, and the latter."""
+        """The training images to train on, and those that are held out."""
         train, _ = super().images(device)
         return train[: -self.held_out], train[-self.held_out :]

@@ -32,8 +32,9 @@ TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells, Choices)
 EXPERIMENTS: dict[str, Any] = {table.command: table for table in TABLES}
 
 DESCRIPTION = """Reproduce the tables and figures of the paper.
-A table trains what the results folder does not hold yet and writes a report beside it; a sweep that was interrupted
-goes on where it was. `report` makes the reports anew from what is there, `figures` draws, `all` does everything.
+A table trains the runs that are missing in the results folder and writes a report there. After an interruption, the
+same command goes on where it was. `report` writes the reports again from the runs that are there, `figures` draws the
+figures, `all` does everything.
 
   python -m pyro_hyperbolic.experiments table1 --seeds 2
   python -m pyro_hyperbolic.experiments table2 --cells 'wrapped c=1.4, d=2' --device cuda

@@ -13,7 +13,7 @@ from pyro_hyperbolic import datasets
 
 
 def principal_components(data: datasets.BranchingDiffusion) -> tuple[Tensor, Tensor]:
-    """Nodes and training observations in the plane of greatest variance of the latter."""
+    """Nodes and training observations in the plane in which the observations vary most."""
     centre = data.train.mean(0)
     plane = torch.linalg.svd(data.train - centre, full_matrices=False)[2][:2].T
     return (data.nodes - centre) @ plane, (data.train - centre) @ plane

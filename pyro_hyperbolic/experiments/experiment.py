@@ -13,7 +13,7 @@ from pyro_hyperbolic.experiments.session import Session
 
 @dataclass(frozen=True)
 class Experiment(Table):
-    """A table of the paper. A subclass is a frozen dataclass of its settings.
+    """A table to train and report. A subclass is a frozen dataclass of its settings.
 
     :param seeds: runs of every cell.
     :param epochs: of training.

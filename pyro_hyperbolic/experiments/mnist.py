@@ -119,7 +119,7 @@ class MnistExperiment(Experiment):
         """Training and test images."""
         if self.data_limit is None and digits(True).source == "bundled subset":
             raise ValueError(
-                "this table is that of the whole MNIST, which is not on this machine; put its files into the folder"
+                "this table needs the whole of MNIST, which is not on this machine; put its files into the folder"
                 " that the environment variable PYRO_HYPERBOLIC_DATA names, or connect to the network."
             )
         train, test = digits(True).images[: self.data_limit], digits(False).images[: self.data_limit]

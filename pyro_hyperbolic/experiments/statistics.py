@@ -9,7 +9,7 @@ import torch
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float | None]:
-    """The mean and the half width of its interval by Student's law, which a single value does not have.
+    """The mean, and the half width of its interval by Student's t, which is ``None`` for a single value.
 
     >>> mean, half = mean_interval([1.0, 2.0, 3.0])
     >>> print(f"{mean:.1f} ± {half:.2f}")
@@ -21,7 +21,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, 
     mean = sum(values) / count
     if count == 1:
         return mean, None
-    # With t = sqrt(n) tan(x), Student's law with n degrees of freedom has the density cos(x)^(n-1), up to a factor.
+    # With t = sqrt(n) tan(x), Student's t of n degrees of freedom has the density cos(x)^(n-1), up to a factor.
     angles = torch.linspace(0, math.pi / 2, 100_001, dtype=torch.float64)
     mass = torch.cumulative_trapezoid(angles.cos() ** (count - 2), angles)
     quantile = math.sqrt(count - 1) * math.tan(angles[1 + torch.searchsorted(mass, level * mass[-1])])

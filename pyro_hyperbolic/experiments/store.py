@@ -22,7 +22,7 @@ class RunStore:
     so on, and every reader takes all of them: results from other machines are merged by copying their files here.
 
     A line that cannot be read, or whose content does not belong to its key, is reported as a warning that names file
-    and line, and its run counts as not done.
+    and line, and its run is repeated.
 
     :param folder: where the files are.
     :param rank: which of several writing processes this one is.
@@ -41,7 +41,7 @@ class RunStore:
                     record = _parse(line)
                     if record is None:
                         warnings.warn(
-                            f"{path}:{number} is not the record of a run; that run counts as not done. Delete the line"
+                            f"{path}:{number} is not the record of a run; that run will be repeated. Delete the line"
                             " to be rid of this warning.",
                             stacklevel=2,
                         )

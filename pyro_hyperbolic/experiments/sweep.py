@@ -24,7 +24,7 @@ _POLL_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Settings:
-    """How a sweep is carried out; nothing here decides a result but for noise.
+    """How a sweep is carried out. None of this changes a result by more than noise.
 
     :param device: where to compute.
     :param compile: compile the steps; by default on a CUDA device, for experiments that take long enough.
@@ -43,9 +43,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.max_members < 1:
-            raise ValueError(f"max_members must be at least 1, got {self.max_members}.")
+            raise ValueError(f"max_members must be a positive integer, got {self.max_members}.")
         if not 0 <= self.rank < self.world:
-            raise ValueError(f"rank must be at least 0 and below world, got rank {self.rank} of world {self.world}.")
+            raise ValueError(f"rank must be from 0 to world - 1, got rank {self.rank} of world {self.world}.")
 
 
 def select(experiment: Experiment, patterns: Sequence[str] = ()) -> list[Cell]:
@@ -63,8 +63,8 @@ def sweep(
 ) -> None:
     """Train and evaluate every run of the cells that the store does not hold.
 
-    Runs of one shape are trained together. What they give goes to the store as soon as their group is finished; the
-    group in work has checkpoints of its own. One of several processes comes back when all have finished their shares.
+    Runs of one shape are trained together, as a group. Results go to the store as soon as a group is finished; the
+    group in training has checkpoints of its own. One of several processes returns when all have finished their shares.
     """
     settings = settings or Settings()
     cells = select(experiment, patterns)

@@ -49,7 +49,7 @@ class BranchingCell(Cell):
 
 @dataclass(frozen=True)
 class Table1(Experiment):
-    """Each run has data of its own, those of its seed; all cells see the same ones.
+    """The branching diffusion. Each seed has a data set of its own, which all cells share.
 
     :param epochs: of training.
     :param batch_size: observations per step.

@@ -35,7 +35,9 @@ class ClassifierCell(Cell):
 
 @dataclass(frozen=True)
 class Table3(Experiment):
-    """Run ``i`` of a cell is training ``i % trainings`` of a classifier on embedding ``i // trainings``.
+    """Classifiers on two-dimensional embeddings of MNIST.
+
+    Run ``i`` of a cell is training ``i % trainings`` of a classifier on embedding ``i // trainings``.
 
     :param trainings: classifiers on each set of embeddings.
     :param epochs: of a classifier.

@@ -44,7 +44,7 @@ class GraphCell(Cell):
 
 @dataclass(frozen=True)
 class Table4(Experiment):
-    """Each run has a split of the edges of its own, that of its seed; all models see the same ones.
+    """Link prediction. Each seed has a split of the edges of its own, which all models share.
 
     The paper does not give its curvature. Each graph has several here, and the report also chooses one for every split,
     by the validation edges of that split.

@@ -118,7 +118,7 @@ def four_point_deltas(distances: Tensor, num_samples: int, seed: int = 0) -> Ten
 
     The same sample as that of :func:`delta_hyperbolicity`; for histograms and other summaries.
 
-    :param distances: as of :func:`delta_hyperbolicity`.
+    :param distances: as in :func:`delta_hyperbolicity`.
     :param num_samples: number of quadruples.
     :param seed: the sample is a function of the arguments; the global random state is not touched.
 
@@ -150,7 +150,7 @@ def _all_quadruples(d: Tensor) -> tuple[float, float]:
 
 def _sampled(d: Tensor, num_samples: int, seed: int) -> Tensor:
     if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-        raise ValueError(f"num_samples must be an integer of at least 1, got {num_samples!r}.")
+        raise ValueError(f"num_samples must be a positive integer, got {num_samples!r}.")
     generator = torch.Generator().manual_seed(seed)
     deltas = []
     for start in range(0, num_samples, _CHUNK):

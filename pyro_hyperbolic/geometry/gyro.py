@@ -105,7 +105,7 @@ class GyroManifold(Manifold):
 
         A closed form, where :func:`frechet_mean` iterates; of two points with equal weights both are the midpoint.
         It commutes with isometries, and is computed around the midpoint itself, so that nothing cancels however far
-        out the points are. Weights whose centroid is no point (it may happen if some are negative) give ``nan``.
+        out the points are. Weights whose centroid is not a point (it may happen if some are negative) give ``nan``.
 
         :param x: points ``(..., D)``.
         :param weights: ``(...)``; equal by default. Their scale does not matter.
@@ -142,9 +142,9 @@ class GyroManifold(Manifold):
             )
 
     def check_point_on_manifold(self, x: Tensor, *, explain: bool = False) -> Any:
-        """Whether all of the points lie on the manifold, as one ``bool``; :meth:`contains` tells them apart.
+        """Whether all points lie on the manifold, as one ``bool``; :meth:`contains` answers for each of them.
 
-        :param explain: return a pair of the answer and the reason, which is ``None`` if they do.
+        :param explain: return the answer and the reason, which is ``None`` if they do.
         """
         count = int((~self.contains(x)).sum())
         reason = f"{count} of the points do not lie on {self!r}; use projx, or the manifold that made them."
@@ -153,8 +153,8 @@ class GyroManifold(Manifold):
     def check_vector_on_tangent(self, x: Tensor, u: Tensor, *, ok_point: bool = False, explain: bool = False) -> Any:
         """Whether all of the vectors are tangent vectors at points of the manifold, as one ``bool``.
 
-        :param ok_point: the points are known to be right, and are not checked.
-        :param explain: as of :meth:`check_point_on_manifold`.
+        :param ok_point: do not check the points.
+        :param explain: as in :meth:`check_point_on_manifold`.
         """
         ok, reason = (True, None) if ok_point else self.check_point_on_manifold(x, explain=True)
         if ok:

@@ -23,7 +23,7 @@ class Lorentz(GyroManifold):
     The same space as :class:`PoincareBall`, in coordinates that reach distance :math:`87/\sqrt c` in float32 and
     :math:`708/\sqrt c` in float64. Points and tangent vectors are ``(..., d + 1)``; conventions of curvature, measure
     and shapes are those of the ball, and :meth:`to_poincare` and :meth:`from_poincare` are isometries. An operation
-    that looks back from a far point (:meth:`logmap`, ``log_prob`` of a point that the law did not draw) loses
+    that looks back from a far point (:meth:`logmap`, ``log_prob`` of a point that the distribution did not draw) loses
     :math:`e^{2\sqrt{c}\,d(0, x)}` in relative precision at most.
 
     :param c: minus the curvature, a float or a floating tensor of any shape (see :class:`Manifold`), ``c > 0``.

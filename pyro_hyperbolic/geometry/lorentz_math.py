@@ -12,7 +12,7 @@ are 0 (the time component of a vector is read where its components have no digit
 here, and derivatives in ``c`` keep their digits however small it is.
 
 The formulas are those of the ball, with its gap known exactly: the ball point is :math:`b = x_s/(1 + \gamma)` and its
-gap :math:`1 - c|b|^2 = 2/(1 + \gamma)` is no difference any more. For normal coordinates :math:`v` at ``x``, with
+gap :math:`1 - c|b|^2 = 2/(1 + \gamma)` is not a difference any more. For normal coordinates :math:`v` at ``x``, with
 :math:`t = \tanh(\sqrt{c}\,|v|/2)\,v/(\sqrt{c}\,|v|)`, :math:`s = b + t`, :math:`C = \cosh(\sqrt{c}\,|v|/2)`,
 
 .. math:: y_s = 2 C^2 s + c\,q^2\, b, \qquad q^2 = |s|^2 (1 + \gamma)\, C^2 .

@@ -31,8 +31,8 @@ class Manifold(ABC):
     A tensor ``c`` may have any shape: one curvature for each element of a batch. It is aligned from the right with the
     batch shape of points, ``(...)`` of ``(..., d)``, as the scale of a distribution is with its location.
 
-    Values of a tensor are checked if torch validates its distributions (``pyro.enable_validation``). Without that a
-    ``c`` that is no curvature gives ``nan`` and disturbs no other element of its batch: a sampler rejects such a step.
+    Values of a tensor are checked if torch validates its distributions (``pyro.enable_validation``). Without that, a
+    ``c`` that is not a curvature gives ``nan`` and disturbs no other element of its batch: samplers reject such a step.
 
     :param c: minus the curvature, a float or a floating tensor of any shape, ``c >= 0``.
     """
@@ -69,7 +69,7 @@ class Manifold(ABC):
 
     @property
     def valid_c(self) -> float | Tensor:
-        """``c`` with ``nan`` in the place of what has not been checked and is no curvature."""
+        """``c`` with ``nan`` in the place of what has not been checked and is not a curvature."""
         return self.c if self._checked else torch.where(self._is_valid(self.c), self.c, torch.nan)
 
     def opposite(self, x: Tensor) -> float | Tensor:
@@ -106,7 +106,7 @@ class Manifold(ABC):
         return self.with_curvatures([change(c) if isinstance(c, Tensor) else c for c in self.curvatures])
 
     def leaves(self, dim: int) -> list[tuple[Manifold, int]]:
-        """The factors of constant curvature and their dimensions; of a space that is no product, itself."""
+        """The factors of constant curvature and their dimensions; of a space that is not a product, itself."""
         return [(self, dim)]
 
     def c_of_sets(self, x: Tensor) -> float | Tensor:
@@ -213,7 +213,7 @@ class Manifold(ABC):
     def dist2plane0(self, x: Tensor, p: Tensor, v: Tensor, signed: bool = True) -> Tensor:
         """As :meth:`dist2plane`, for the normal with components ``v`` in the frame carried from the origin to ``p``.
 
-        A layer keeps its planes so; where the coordinates of a tangent vector are large this is the more exact way.
+        Layers keep their planes in this form. It is more exact where the coordinates of a tangent vector are large.
         """
         return self.dist2plane(x, p, self.frame(p, v), signed)
 

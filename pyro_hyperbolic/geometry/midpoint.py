@@ -20,7 +20,7 @@ def midpoint(manifold: Manifold, x: Tensor, weights: Tensor, dims: list[int]) ->
     :param x: points ``(..., D)``.
     :param weights: ``(...)``.
     :param dims: the dimensions of ``x`` to reduce, all of them negative.
-    :returns: ``(..., D)``, the reduced dimensions kept with size 1; ``nan`` where the centroid is no point.
+    :returns: ``(..., D)``, the reduced dimensions kept with size 1; ``nan`` where the centroid is not a point.
     """
     weights = weights.unsqueeze(-1)
     v = manifold.to_normal_coords(None, x)

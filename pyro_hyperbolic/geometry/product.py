@@ -226,7 +226,7 @@ def _check_factor(factor: Factor | Product) -> Factor:
         )
     space, dim = factor
     if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-        raise ValueError(f"the dimension of the factor {space!r} must be an integer >= 1, got {dim!r}.")
+        raise ValueError(f"the dimension of the factor {space!r} must be a positive integer, got {dim!r}.")
     space.ambient_dim(dim)  # a product refuses a dimension that is not its own
     return space, dim
 

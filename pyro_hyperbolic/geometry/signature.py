@@ -30,7 +30,7 @@ LETTERS: dict[str, Callable[[Curvature], Manifold]] = {
 def space(signature: str, c: Curvature | Sequence[Curvature] = 1.0, k: Curvature = 0.0) -> Manifold:
     """The space of a signature such as ``"h2,s2,e2"``: a letter of :data:`LETTERS` and a dimension for each factor.
 
-    :param signature: the factors, separated by commas; one alone is no product.
+    :param signature: the factors, separated by commas; a single one is not a product.
     :param c: ``c`` of the factors ``h``, ``p`` and ``s``, one number for all or one for each.
     :param k: the curvature of the factors ``u``.
 

@@ -32,7 +32,7 @@ class AutoWrappedNormal(AutoNormal):
     ``guide.scales.<site>``, both ``(..., d)``. ``AutoNormal`` puts a Gaussian on the normal coordinates at the
     origin instead, whose image is stretched by :math:`\sinh(\sqrt c\,r)/(\sqrt c\,r)` across the radius where it is
     far out; this guide is of the same shape everywhere. Any other continuous latent is the image of a
-    Gaussian under ``biject_to`` of its support. Every site has its law under its own name, which
+    Gaussian under ``biject_to`` of its support. Every site has its distribution under its own name, which
     ``TraceMeanField_ELBO`` compares with the prior's where there is a closed form.
 
     A curvature that the model learns or draws is read from the model at every call, for which it is run up to the site
@@ -100,7 +100,7 @@ class AutoWrappedNormal(AutoNormal):
             with ExitStack() as stack:
                 for frame in site["cond_indep_stack"]:
                     stack.enter_context(plates[frame.name])
-                result[name] = pyro.sample(name, self._law(name, support))
+                result[name] = pyro.sample(name, self._distribution(name, support))
         return result
 
     @torch.no_grad()
@@ -142,13 +142,13 @@ class AutoWrappedNormal(AutoNormal):
     def _sites(self) -> Iterator[tuple[str, dict[str, Any]]]:
         return self.prototype_trace.iter_stochastic_nodes()
 
-    def _law(self, name: str, support: Constraint) -> Any:
+    def _distribution(self, name: str, support: Constraint) -> Any:
         loc, scale = self._get_loc_and_scale(name)
         point = single_value(support)
         if isinstance(point, OnManifold):
             manifold = point.manifold
-            law = WrappedNormal(manifold.from_normal_coords(None, loc), scale, manifold)
-            return law.to_event(self._event_dims[name] - 1)
+            distribution = WrappedNormal(manifold.from_normal_coords(None, loc), scale, manifold)
+            return distribution.to_event(self._event_dims[name] - 1)
         gaussian = dist.Normal(loc, scale).to_event(self._event_dims[name])
         if point is constraints.real:
             return gaussian
@@ -179,7 +179,7 @@ class AutoWrappedNormal(AutoNormal):
         if self._program is None:
             raise ValueError(
                 f"the curvature of site {name!r} is the model's, which a guide that was copied or loaded does not have;"
-                " make the guide anew and load its state_dict."
+                " make a new guide and load its state_dict."
             )
         model = poutine.condition(self._program[0], data=values)
         model = poutine.escape(model, lambda msg: msg["type"] == "sample" and msg["name"] == name)

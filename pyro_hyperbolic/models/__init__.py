@@ -2,7 +2,7 @@
 
 from pyro_hyperbolic.models.classifier import EmbeddingClassifier
 from pyro_hyperbolic.models.count_vae import CountVAE
-from pyro_hyperbolic.models.latent import LAWS, EuclideanLatent, HyperbolicLatent, Latent
+from pyro_hyperbolic.models.latent import DISTRIBUTIONS, EuclideanLatent, HyperbolicLatent, Latent
 from pyro_hyperbolic.models.likelihoods import LIKELIHOODS, Likelihood
 from pyro_hyperbolic.models.metrics import average_precision, roc_auc
 from pyro_hyperbolic.models.vae import VAE, EuclideanVAE, HyperbolicVAE
@@ -10,7 +10,7 @@ from pyro_hyperbolic.models.vgae import VGAE, EuclideanVGAE, HyperbolicVGAE, edg
 from pyro_hyperbolic.models.warm_up import WarmUp
 
 __all__ = [
-    "LAWS",
+    "DISTRIBUTIONS",
     "LIKELIHOODS",
     "VAE",
     "VGAE",

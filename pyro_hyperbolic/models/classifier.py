@@ -64,7 +64,9 @@ class EmbeddingClassifier(PyroModule):
         :returns: the mean loss of every epoch.
         """
         if len(z) != len(labels) or len(z) == 0:
-            raise ValueError(f"z and labels must have one non-zero length, got {len(z)} and {len(labels)}.")
+            raise ValueError(
+                f"z and labels must have the same length and not be empty, got {len(z)} and {len(labels)}."
+            )
         optimiser = torch.optim.Adam(self.parameters(), lr=learning_rate)
         generator = torch.Generator().manual_seed(seed)
         losses = []

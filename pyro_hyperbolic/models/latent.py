@@ -16,7 +16,7 @@ from pyro_hyperbolic.nn import ManifoldModule
 from pyro_hyperbolic.nn.manifold import as_module
 from pyro_hyperbolic.ops.checks import check_choice
 
-LAWS: dict[str, Callable[..., Any]] = {
+DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
     "wrapped": WrappedNormal,
     "riemannian": RiemannianNormal,
 }
@@ -42,7 +42,7 @@ class Latent(nn.Module):
         super().__init__()
         check_choice("posterior_scale", posterior_scale, POSTERIOR_SCALES)
         if not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"latent_dim must be an integer >= 1, got {dim!r}.")
+            raise ValueError(f"latent_dim must be a positive integer, got {dim!r}.")
         if not (isinstance(prior_scale, (int, float)) and 0 < prior_scale < math.inf):
             raise ValueError(f"prior_scale must be a positive number, got {prior_scale!r}.")
         self.dim = dim
@@ -54,11 +54,11 @@ class Latent(nn.Module):
             self.register_buffer("log_scale", log_scale)
 
     def prior(self) -> Any:
-        """The law p(z) of one latent."""
+        """The distribution p(z) of one latent."""
         raise NotImplementedError
 
     def posterior(self, loc: Tensor, scale: Tensor) -> Any:
-        """The law q(z | x) from an encoder's Euclidean location and positive scale."""
+        """The distribution q(z | x) from an encoder's Euclidean location and positive scale."""
         raise NotImplementedError
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
@@ -77,8 +77,8 @@ class HyperbolicLatent(Latent):
     of a wrapped posterior are bounded (:func:`~pyro_hyperbolic.models.latent.bounded`).
 
     :param manifold: the space, or its signature; a :class:`~pyro_hyperbolic.nn.ManifoldModule` is shared, not copied.
-    :param prior: a name in ``LAWS``.
-    :param posterior: a name in ``LAWS``.
+    :param prior: a name in ``DISTRIBUTIONS``.
+    :param posterior: a name in ``DISTRIBUTIONS``.
     :param dtype: dtype of the latent arithmetic; that of the network by default.
     """
 
@@ -93,8 +93,8 @@ class HyperbolicLatent(Latent):
         learn_prior_scale: bool,
         dtype: torch.dtype | None,
     ) -> None:
-        check_choice("prior", prior, LAWS)
-        check_choice("posterior", posterior, LAWS)
+        check_choice("prior", prior, DISTRIBUTIONS)
+        check_choice("posterior", posterior, DISTRIBUTIONS)
         if posterior_scale == "diagonal" and posterior != "wrapped":
             raise ValueError(f"posterior_scale 'diagonal' needs posterior 'wrapped', got posterior {posterior!r}.")
         if dtype not in (None, torch.float32, torch.float64):
@@ -103,22 +103,24 @@ class HyperbolicLatent(Latent):
         self.manifold = as_module(manifold)
         _check_dimension(manifold, self.manifold(), dim)
         is_flat = isinstance(self.manifold(), Euclidean)
-        self.prior_law, self.posterior_law = (_gaussian if is_flat else LAWS[name] for name in (prior, posterior))
+        self.prior_distribution, self.posterior_distribution = (
+            _gaussian if is_flat else DISTRIBUTIONS[name] for name in (prior, posterior)
+        )
         self.dtype = dtype
 
     def prior(self) -> Any:
         manifold = self.manifold()
         dtype = self.dtype or self.log_scale.dtype
         origin = manifold.origin(self.dim, dtype, self.log_scale.device)
-        return self.prior_law(origin, self.log_scale.exp().to(dtype), manifold)
+        return self.prior_distribution(origin, self.log_scale.exp().to(dtype), manifold)
 
     def posterior(self, loc: Tensor, scale: Tensor) -> Any:
         manifold = self.manifold()
         dtype = self.dtype or torch.promote_types(loc.dtype, torch.float32)  # under autocast loc has half precision
         scale = scale.to(dtype)
-        if self.posterior_law is WrappedNormal:
+        if self.posterior_distribution is WrappedNormal:
             scale = bounded(scale, manifold, self.dim)
-        return self.posterior_law(manifold.exp0(loc.to(dtype)), scale, manifold)
+        return self.posterior_distribution(manifold.exp0(loc.to(dtype)), scale, manifold)
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         return self.manifold().dist(x, y)

@@ -17,7 +17,7 @@ _SCALES = ("unit", "shared", "feature")
 
 
 class Likelihood(nn.Module):
-    """From the output of a decoder to the distribution of the data; it owns the parameters that both lack.
+    """From the output of a decoder to the distribution of the data, with parameters of its own where it needs them.
 
     A subclass gives :meth:`forward`, and what differs from the rest.
 
@@ -64,7 +64,7 @@ class Likelihood(nn.Module):
 
 
 class BernoulliLikelihood(Likelihood):
-    """Logits of binary data; grey levels are allowed, as in the paper: then it is the negative cross entropy."""
+    """Logits of binary data. Grey levels are allowed, as in the paper: then it is the negative cross entropy."""
 
     def forward(self, output: Tensor, size_factors: Tensor | None = None) -> Any:
         return dist.Bernoulli(logits=output, validate_args=False)
@@ -125,7 +125,7 @@ class CountLikelihood(Likelihood):
         wrong = ~((x >= 0) & whole & (x < math.inf))
         if bool(wrong.any()):
             raise ValueError(
-                f"x must hold counts, whole numbers >= 0, got {x[wrong][0].item():g}; give the raw counts, not"
+                f"x must hold counts, whole numbers from 0 on, got {x[wrong][0].item():g}; give the raw counts, not"
                 " normalised or logarithmic ones."
             )
 
@@ -207,7 +207,7 @@ class CategoricalLikelihood(Likelihood):
     def check(self, x: Tensor) -> None:
         if not bool((((x == 0) | (x == 1)).all(-1) & (x.sum(-1) == 1)).all()):
             raise ValueError(
-                "x must be one-hot in its last dimension for the categorical likelihood: one 1 and else 0; turn"
+                "x must be one-hot in its last dimension for the categorical likelihood: one 1, all others 0; turn"
                 " numbers of categories into such vectors by torch.nn.functional.one_hot."
             )
 
@@ -232,7 +232,7 @@ class FunctionLikelihood(Likelihood):
         return self.function(output) if size_factors is None else self.function(output, size_factors=size_factors)
 
     def start(self, mean: Tensor, count: int) -> Tensor:
-        raise ValueError("a likelihood that is a function does not say at which output the mean is that of the data.")
+        raise ValueError("a likelihood that is a function does not say which output has the mean of the data.")
 
 
 LIKELIHOODS: dict[str, Callable[[tuple[int, ...]], Likelihood]] = {
@@ -259,7 +259,7 @@ def build_likelihood(likelihood: str | Likelihood | Callable[..., Any], data_sha
     """The likelihood that is meant by a name, an object or a function."""
     if isinstance(likelihood, Likelihood):
         if likelihood.data_shape != data_shape:
-            raise ValueError(f"likelihood is one of data of shape {likelihood.data_shape}, not of {data_shape}.")
+            raise ValueError(f"likelihood must be for data of shape {data_shape}, got one for {likelihood.data_shape}.")
         return likelihood
     if callable(likelihood):
         return FunctionLikelihood(data_shape, likelihood)

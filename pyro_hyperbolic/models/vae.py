@@ -78,7 +78,7 @@ class VAE(PyroModule):
         self.register_buffer("beta", None if beta is None else torch.tensor(_positive_weight(beta)))
 
     def prior(self) -> Any:
-        """The law p(z) of one latent."""
+        """The distribution p(z) of one latent."""
         return self.latent.prior()
 
     def encode(self, x: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Any:
@@ -95,18 +95,18 @@ class VAE(PyroModule):
     def decode(self, z: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Any:
         """The likelihood p(x | z), event shape ``data_shape``.
 
-        With other covariates than those that ``z`` was encoded with, it is that of what the data would have been.
-        Values without a dimension hold for all points.
+        With other covariates than those that ``z`` was encoded with, it predicts what the data would have been. Values
+        without a dimension hold for all points.
         """
         output = self._output(z, *self._features(covariates, z.shape[:-1]))
-        law = self.likelihood(output, self._sizes(size_factors, z.shape[:-1]))
-        law = law.to_event(max(0, len(law.batch_shape) - z.dim() + 1))
-        if law.event_shape != self.data_shape:
+        distribution = self.likelihood(output, self._sizes(size_factors, z.shape[:-1]))
+        distribution = distribution.to_event(max(0, len(distribution.batch_shape) - z.dim() + 1))
+        if distribution.event_shape != self.data_shape:
             raise ValueError(
-                f"likelihood must give a distribution of data of shape {self.data_shape}, got {tuple(law.event_shape)};"
-                " see what the decoder gives for one point."
+                f"likelihood must give a distribution of data of shape {self.data_shape}, got"
+                f" {tuple(distribution.event_shape)}; see what the decoder gives for one point."
             )
-        return law
+        return distribution
 
     def model(
         self,
@@ -117,7 +117,7 @@ class VAE(PyroModule):
         covariates: Values | None = None,
         size_factors: Tensor | None = None,
     ) -> Tensor:
-        """The joint law of latents and data; see the class for the arguments."""
+        """The joint distribution of latents and data; see the class for the arguments."""
         self._register(decoder=self.decoder, likelihood=self.likelihood)
         with self._plate(x, data_size, subsample_size, covariates, size_factors) as index:
             with self._weight():
@@ -233,7 +233,9 @@ class VAE(PyroModule):
         flat = [f.expand(*batch, f.shape[-1]).flatten(0, -2) for f in features]
         output = self.decoder(z.reshape(-1, z.shape[-1]), *flat)
         if output.shape[:1] != (math.prod(batch),):
-            raise ValueError(f"decoder must keep the number of data {math.prod(batch)}, got {tuple(output.shape)}.")
+            raise ValueError(
+                f"decoder must return one output for each of {math.prod(batch)} latents, got {tuple(output.shape)}."
+            )
         return output.unflatten(0, batch) if batch else output.squeeze(0)
 
     def _check_posterior(self, parameters: Any, x: Tensor) -> None:
@@ -345,14 +347,16 @@ class HyperbolicVAE(VAE):
         latent = HyperbolicLatent(
             manifold, latent_dim, prior, posterior, prior_scale, posterior_scale, learn_prior_scale, latent_dtype
         )
-        law = build_likelihood(likelihood, shape)
+        distribution = build_likelihood(likelihood, shape)
         layers: dict[str, Any] = {"num_hidden_layers": num_hidden_layers, "activation": activation, "dropout": dropout}
         layers["condition_dim"] = 0 if covariates is None else covariates.size
         if encoder is None:
             encoder = Encoder(shape, hidden_dim, latent_dim, latent.scale_dim, **layers)
         if isinstance(decoder, str):
-            decoder = build_decoder(decoder, latent.manifold, latent_dim, hidden_dim, law.output_shape, **layers)
-        super().__init__(encoder, decoder, latent, law, shape, covariates, beta)
+            decoder = build_decoder(
+                decoder, latent.manifold, latent_dim, hidden_dim, distribution.output_shape, **layers
+            )
+        super().__init__(encoder, decoder, latent, distribution, shape, covariates, beta)
 
     @property
     def manifold(self) -> Manifold:

@@ -73,7 +73,7 @@ class VGAE(PyroModule):
         self.register_buffer("edge_codes", (both[:, 0] * self.num_nodes + both[:, 1]).sort().values)
 
     def prior(self) -> Any:
-        """The law p(z) of one node."""
+        """The distribution p(z) of one node."""
         return self.latent.prior()
 
     def encode(self) -> Any:
@@ -103,13 +103,13 @@ class VGAE(PyroModule):
         # Out of place, so that the members of an ensemble may have edges of their own.
         blank = torch.zeros(self.num_nodes**2, dtype=distance.dtype, device=z.device)
         observed = blank.scatter(0, self.edge_codes, 1.0).reshape(self.num_nodes, self.num_nodes)
-        law = dist.Bernoulli(logits=edge_log_odds(distance)).mask(~loops).to_event(2)
-        pyro.sample("x", law, obs=observed.expand(law.shape()))
+        distribution = dist.Bernoulli(logits=edge_log_odds(distance)).mask(~loops).to_event(2)
+        pyro.sample("x", distribution, obs=observed.expand(distribution.shape()))
 
     def _observe_sample(self, z: Tensor, num_negatives: int) -> None:
         if num_negatives < 1:
-            raise ValueError(f"num_negatives must be at least 1, got {num_negatives}.")
-        edges = self._pair_law(z, self.edges)
+            raise ValueError(f"num_negatives must be a positive integer, got {num_negatives}.")
+        edges = self._pair_distribution(z, self.edges)
         pyro.sample("x", edges.to_event(1), obs=torch.ones_like(edges.logits))
         # Uniform over ordered pairs of different nodes; those that are edges count as 0.
         first = torch.randint(self.num_nodes, (num_negatives,), device=z.device)
@@ -117,11 +117,11 @@ class VGAE(PyroModule):
         codes = first * self.num_nodes + second
         position = torch.searchsorted(self.edge_codes, codes).clamp(max=len(self.edge_codes) - 1)
         other = self.edge_codes[position] != codes
-        pairs = self._pair_law(z, torch.stack([first, second], -1))
+        pairs = self._pair_distribution(z, torch.stack([first, second], -1))
         with poutine.scale(scale=self.num_nodes * (self.num_nodes - 1) / num_negatives):
             pyro.sample("x_negatives", pairs.mask(other).to_event(1), obs=torch.zeros_like(pairs.logits))
 
-    def _pair_law(self, z: Tensor, pairs: Tensor) -> Any:
+    def _pair_distribution(self, z: Tensor, pairs: Tensor) -> Any:
         distance = self.latent.dist(z[..., pairs[:, 0], :], z[..., pairs[:, 1], :]).unsqueeze(-2)
         return dist.Bernoulli(logits=edge_log_odds(distance))
 

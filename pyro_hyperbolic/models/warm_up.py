@@ -25,7 +25,7 @@ class WarmUp:
 
     def __post_init__(self) -> None:
         if not isinstance(self.num_steps, int) or self.num_steps < 1:
-            raise ValueError(f"num_steps must be an integer >= 1, got {self.num_steps!r}.")
+            raise ValueError(f"num_steps must be a positive integer, got {self.num_steps!r}.")
         if not (0 <= self.start < math.inf and 0 < self.end < math.inf):
             raise ValueError(f"start must be at least 0 and end positive, got {self.start!r} and {self.end!r}.")
 

@@ -47,7 +47,7 @@ class _Categorical(Covariate):
 
     def check(self, name: str, value: Tensor) -> None:
         if value.is_floating_point() or value.is_complex():
-            raise ValueError(f"{name} must hold numbers of categories, which are integers, got {value.dtype}.")
+            raise ValueError(f"{name} must hold the numbers of categories as integers, got {value.dtype}.")
         if inspectable(value) and value.numel() and not bool(((value >= 0) & (value < len(self.categories))).all()):
             raise ValueError(
                 f"{name} must hold numbers of categories from 0 to {len(self.categories) - 1}, got values from"
@@ -80,7 +80,7 @@ class Embedding(_Categorical):
     def __init__(self, categories: int | Sequence[str], dim: int) -> None:
         super().__init__(categories)
         if not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"dim must be an integer >= 1, got {dim!r}.")
+            raise ValueError(f"dim must be a positive integer, got {dim!r}.")
         self.size = dim
         self.vectors = nn.Embedding(len(self.categories), dim)
 
@@ -97,7 +97,7 @@ class Continuous(Covariate):
     def __init__(self, size: int | None = None) -> None:
         super().__init__()
         if size is not None and (not isinstance(size, int) or size < 1):
-            raise ValueError(f"size must be an integer >= 1 or None, got {size!r}.")
+            raise ValueError(f"size must be a positive integer or None, got {size!r}.")
         self._is_vector = size is not None
         self.size = size or 1
 
@@ -156,7 +156,7 @@ class Covariates(nn.Module):
             batch = torch.broadcast_shapes(*[f.shape[:-1] for f in features])
         except RuntimeError as error:
             lengths = {name: tuple(f.shape[:-1]) for name, f in zip(parts, features, strict=True)}
-            raise ValueError(f"covariates must have one length, got {lengths}.") from error
+            raise ValueError(f"covariates must have the same length, got {lengths}.") from error
         return torch.cat([f.expand(*batch, f.shape[-1]) for f in features], -1)
 
     def _parts(self) -> dict[str, Covariate]:

@@ -27,7 +27,7 @@ class GraphAdjacency(nn.Module):
         if edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool:
             raise ValueError(f"edges must be integers, got {edges.dtype}; use edges.long().")
         if edges.numel() and not (int(edges.min()) >= 0 and int(edges.max()) < num_nodes):
-            raise ValueError(f"edges must name nodes in 0..{num_nodes - 1}; renumber them or raise num_nodes.")
+            raise ValueError(f"edges must join nodes 0 to {num_nodes - 1}; renumber them, or raise num_nodes.")
         if bool((edges[:, 0] == edges[:, 1]).any()):
             raise ValueError("edges must join different nodes; drop the loops, every node has one already.")
         if len(edges.sort(-1).values.unique(dim=0)) < len(edges):

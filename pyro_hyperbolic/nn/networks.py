@@ -235,4 +235,4 @@ def build_decoder(
 
 def _check_depth(num_hidden_layers: int) -> None:
     if not isinstance(num_hidden_layers, int) or num_hidden_layers < 1:
-        raise ValueError(f"num_hidden_layers must be an integer >= 1, got {num_hidden_layers!r}.")
+        raise ValueError(f"num_hidden_layers must be a positive integer, got {num_hidden_layers!r}.")

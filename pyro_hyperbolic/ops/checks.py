@@ -1,4 +1,4 @@
-"""What may be known of a tensor and when, and what it must be."""
+"""Checks of arguments, and when the values of a tensor can be read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def static_size(x: Tensor) -> int:
 
 
 def check_precision(x: Tensor, name: str = "points and vectors") -> None:
-    """Geometry needs float32 or float64: half precision has no digits left at a distance of 4 from the origin."""
+    """Refuse half precision, which has no digits left at a distance of 4 from the origin."""
     if x.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"{name} must be float32 or float64, got {x.dtype}; convert with .float() or .double().")
 
@@ -52,6 +52,6 @@ def validating() -> bool:
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> None:
-    """Refuse a name that is not among the choices."""
+    """Raise an error for a name that is not among the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {sorted(choices)}, got {value!r}.")

@@ -1,6 +1,6 @@
 r"""The radius of the Riemannian normal: its integral and its quantiles, for one dimension ``d`` at a time.
 
-With :math:`y = r/\sigma`, :math:`q = c\sigma^2` and :math:`n = d - 1` the law of the radius is
+With :math:`y = r/\sigma`, :math:`q = c\sigma^2` and :math:`n = d - 1` the distribution of the radius is
 
 .. math::
 
@@ -8,10 +8,10 @@ With :math:`y = r/\sigma`, :math:`q = c\sigma^2` and :math:`n = d - 1` the law o
     h(y) = -\tfrac{y^2}{2} + n \log y + n \log\frac{\sinh(\sqrt{q}\,y)}{\sqrt{q}\,y}, \qquad
     I(q) = \int_0^\infty e^{h(y)}\,dy ,
 
-a family with the one parameter :math:`q \ge 0`, analytic in it; :math:`q = 0` is the chi law with ``d`` degrees of
-freedom. :math:`h'' \le -1` everywhere, so all mass lies within a few units of the mode. The closed forms of the
-paper's appendix (its Eq. for :math:`Z_r`) are alternating sums that cancel; Gauss-Legendre nodes
-around the mode sum positive terms only.
+a family with the one parameter :math:`q \ge 0`, analytic in it; :math:`q = 0` is the chi distribution with ``d``
+degrees of freedom. :math:`h'' \le -1` everywhere, so all mass lies within a few units of the mode. The closed forms of
+the paper's appendix (its Eq. for :math:`Z_r`) are alternating sums that cancel; Gauss-Legendre nodes around the mode
+sum positive terms only.
 
 Two functions are needed at every training step, :math:`L(q) = \log I(q) - \log I(0)` and the
 logarithm of the quantile, :math:`V(q, z) = \log y` at :math:`F(y) = \Phi(z)`. Both are smooth in
@@ -21,7 +21,7 @@ in :math:`c` are those of the polynomial (the implicit gradients, to the accurac
 loop, no branch on data and no host synchronisation. Beyond the table :math:`\sinh` is an
 exponential to the last digit and both functions are elementary:
 :math:`y = n\sqrt{q} + z`, :math:`\log I = n^2 q/2 - n \log(2\sqrt{q}) + \tfrac12 \log 2\pi`.
-In one dimension (:math:`n = 0`) the law is the half-normal for every :math:`q` and the table is constant in it.
+In one dimension (:math:`n = 0`) the radius is half-normal for every :math:`q`, and the table is constant in it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pyro_hyperbolic.ops.tables import (
     solve_quantiles,
 )
 
-WINDOW = 9.0  # half-width, in units of y, outside of which the law has less than 1e-17 of its mass
+WINDOW = 9.0  # half-width, in units of y, outside of which the distribution has less than 1e-17 of its mass
 _NODES = 64
 _MODE_STEPS = 8
 _W_CELL = 0.125
@@ -97,12 +97,12 @@ def tail_mass(y: Tensor, q: Tensor, n: int, upper: bool) -> Tensor:
 
 
 def gaussian_score(y: Tensor, q: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    r"""Where the law is Gaussian to the last digit, and the normal score :math:`y - n\sqrt q` there (0 elsewhere).
+    r"""Where the radius is Gaussian to the last digit, and the normal score :math:`y - n\sqrt q` there (0 elsewhere).
 
     The terms of the kernel grow like :math:`n^2 q`; where the score serves, their difference need not be formed.
     """
     n, end = dim - 1, _table_end(dim)
-    # Besides a law beyond the table, sinh(s) must be an exponential at this point: s > 20.
+    # Besides a distribution beyond the table, sinh(s) must be an exponential at this point: s > 20.
     far = (q > end) & (q * y * y > 400.0) if n > 0 else torch.zeros_like(y, dtype=torch.bool)
     return far, torch.where(far, y - n * torch.where(far, q, 1.0).sqrt(), 0.0)
 
@@ -110,8 +110,8 @@ def gaussian_score(y: Tensor, q: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 def moments(q: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Mean and variance of the scaled radius, by quadrature.
 
-    Beyond the table the law is Gaussian to the last digit, while the terms of its kernel grow like :math:`n^2 q` and
-    their difference would lose as many digits.
+    Beyond the table the radius is Gaussian to the last digit, while the terms of its kernel grow like :math:`n^2 q`
+    and their difference would lose as many digits.
     """
     n, end = dim - 1, _table_end(dim)
     inside = q.clamp(max=end)

@@ -6,7 +6,7 @@
 :func:`gyroplane`           hyperplanes of the disc: whole geodesics, from border to border
 :func:`tangent`             tangent vectors as arrows
 :func:`exponential_map`     tangent vectors and where the exponential map takes them
-:func:`density`             the density of a law on the disc
+:func:`density`             the density of a distribution on the disc
 :func:`heatmap`             any function on the disc
 :func:`embedding`           points with labels and edges
 :func:`regions`             regions that hold given shares of posteriors

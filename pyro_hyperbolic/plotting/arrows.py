@@ -32,10 +32,10 @@ def tangent(
         v: tangent vectors at ``x``, ``(..., 2)``; broadcast with ``x``.
         manifold: the ball.
         ax: axes to draw on; a new disc by default.
-        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
+        view: as in :func:`~pyro_hyperbolic.plotting.disc`.
         center: the point in the middle, the index of one of ``x``, or ``"mean"`` for their Fréchet mean; as of
             :func:`~pyro_hyperbolic.plotting.disc` by default.
-        **style: as of :meth:`matplotlib.axes.Axes.quiver` (``color``, ``width``, ``label``, ...).
+        **style: passed on to :meth:`matplotlib.axes.Axes.quiver` (``color``, ``width``, ``label``, ...).
 
     Returns:
         The axes.
@@ -68,10 +68,10 @@ def exponential_map(
         v: tangent vectors at ``x``, ``(..., 2)``; broadcast with ``x``.
         manifold: the ball.
         ax: axes to draw on; a new disc by default.
-        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
+        view: as in :func:`~pyro_hyperbolic.plotting.disc`.
         center: the point in the middle, the index of one of ``x``, or ``"mean"`` for their Fréchet mean; as of
             :func:`~pyro_hyperbolic.plotting.disc` by default.
-        **style: for the geodesics, as of :func:`~pyro_hyperbolic.plotting.geodesic`.
+        **style: for the geodesics, as in :func:`~pyro_hyperbolic.plotting.geodesic`.
 
     Returns:
         The axes.

@@ -46,10 +46,10 @@ def latent_space(
         labels: ``(N,)``, the colours.
         ax: axes to draw on; new ones by default.
         gyroplanes: how many of a gyroplane decoder's planes to draw as well, in two dimensions.
-        view: as of :func:`disc`.
-        center: as of :func:`embedding`.
-        projection: of more than two dimensions, as of :func:`explore`.
-        **style: as of :func:`embedding`.
+        view: as in :func:`disc`.
+        center: as in :func:`embedding`.
+        projection: of more than two dimensions, as in :func:`explore`.
+        **style: as in :func:`embedding`.
 
     Returns:
         The axes.

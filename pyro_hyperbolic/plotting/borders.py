@@ -42,13 +42,13 @@ def region_factors(scales: Any, count: int, manifold: Manifold) -> Callable[[flo
     return lambda share: math.sqrt(-2 * math.log1p(-share)) * factor
 
 
-def _riemannian(law: hdist.RiemannianNormal, count: int, manifold: Manifold) -> Callable[[float], Tensor]:
-    _check_batch(law, count)
+def _riemannian(distribution: hdist.RiemannianNormal, count: int, manifold: Manifold) -> Callable[[float], Tensor]:
+    _check_batch(distribution, count)
 
     def factors(share: float) -> Tensor:
         with torch.no_grad():
             # At the origin, where every region has the shape that it has elsewhere.
-            scale = law.scale.double().cpu().reshape(count, 1)
+            scale = distribution.scale.double().cpu().reshape(count, 1)
             centred = hdist.RiemannianNormal(manifold.origin(2, torch.float64), scale, manifold)
             noise = torch.tensor([math.sqrt(-2 * math.log1p(-share)), 0.0], dtype=torch.float64)
             radius = manifold.dist0(centred.from_noise(noise.expand(count, 2)))
@@ -57,13 +57,13 @@ def _riemannian(law: hdist.RiemannianNormal, count: int, manifold: Manifold) -> 
     return factors
 
 
-def _check_batch(law: Distribution, count: int) -> None:
-    dims = len(law.event_shape)
-    if tuple(law.batch_shape) != (count,) or dims != 1:
+def _check_batch(distribution: Distribution, count: int) -> None:
+    dims = len(distribution.event_shape)
+    if tuple(distribution.batch_shape) != (count,) or dims != 1:
         raise ValueError(
             f"scales must be posteriors of batch shape {(count,)} and one event dimension, got"
-            f" {tuple(law.batch_shape)} and event shape {tuple(law.event_shape)}; for independent dimensions use"
-            " .to_event(1)."
+            f" {tuple(distribution.batch_shape)} and event shape {tuple(distribution.event_shape)}; for independent"
+            " dimensions use .to_event(1)."
         )
 
 
@@ -72,7 +72,9 @@ def _factor(scales: Any, count: int) -> Tensor:
     if s.shape == (count, 2, 2):
         good = bool((s.diagonal(dim1=-2, dim2=-1) > 0).all() and (s[:, 0, 1] == 0).all())
         if not good or not bool(s.isfinite().all()):
-            raise ValueError(f"scales of shape {tuple(s.shape)} must be lower Cholesky factors, got others.")
+            raise ValueError(
+                f"scales of shape {tuple(s.shape)} must be lower Cholesky factors; use torch.linalg.cholesky."
+            )
         return s
     if s.dim() == 0:
         s = s.expand(count)

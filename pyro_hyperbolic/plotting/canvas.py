@@ -56,7 +56,7 @@ def disc(
         view: ``"poincare"`` keeps angles, ``"klein"`` draws geodesics straight, ``"equidistant"`` draws distances from
             the middle to scale; that of the axes, or ``"poincare"``, by default.
         center: the point in the middle, ``(2,)``; that of the axes, or the origin, by default.
-        **style: for the border, as of :class:`matplotlib.patches.Circle`.
+        **style: for the border, as in :class:`matplotlib.patches.Circle`.
 
     Returns:
         The axes.

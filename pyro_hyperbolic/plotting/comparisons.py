@@ -31,21 +31,21 @@ def compare(
 ) -> tuple[Axes, Axes]:
     """Draw two embeddings of the same things side by side, after the isometry that brings the second nearest.
 
-    An embedding by distances is known up to an isometry, and two pictures of it may look quite different. See
-    :func:`~pyro_hyperbolic.analysis.procrustes`; the title of the second says how far apart the points are then.
+    Distances determine an embedding up to an isometry only, so two pictures of it may look quite different. See
+    :func:`~pyro_hyperbolic.analysis.procrustes`. The title of the second says how far apart the points still are.
 
     Args:
         first: ``(N, 2)``.
         second: ``(N, 2)``, the same things in the same order.
         manifold: the ball of both.
-        labels: as of :func:`~pyro_hyperbolic.plotting.embedding`.
-        edges: as of :func:`~pyro_hyperbolic.plotting.embedding`.
+        labels: as in :func:`~pyro_hyperbolic.plotting.embedding`.
+        edges: as in :func:`~pyro_hyperbolic.plotting.embedding`.
         axes: two axes to draw on; new ones by default.
         titles: what the two are.
-        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
+        view: as in :func:`~pyro_hyperbolic.plotting.disc`.
         center: the point in the middle of both, the index of one of the first points, or ``"mean"``; as of
             :func:`~pyro_hyperbolic.plotting.disc` by default.
-        **style: as of :func:`~pyro_hyperbolic.plotting.embedding`.
+        **style: as in :func:`~pyro_hyperbolic.plotting.embedding`.
 
     Returns:
         The two axes.

@@ -41,10 +41,10 @@ def regions(
         manifold: the ball.
         levels: the shares, between 0 and 1.
         ax: axes to draw on; a new disc by default.
-        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
+        view: as in :func:`~pyro_hyperbolic.plotting.disc`.
         center: the point in the middle, the index of one of the points, or ``"mean"`` for their Fréchet mean; as of
             :func:`~pyro_hyperbolic.plotting.disc` by default.
-        **style: as of :class:`matplotlib.collections.PolyCollection` (``facecolor``, ``edgecolor``, ``alpha``, ...).
+        **style: passed on to :class:`matplotlib.collections.PolyCollection` (``facecolor``, ``alpha``, ...).
 
     Returns:
         The axes.

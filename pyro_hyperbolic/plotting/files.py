@@ -15,7 +15,7 @@ def save(figure: Figure, path: str | os.PathLike[str], **options: Any) -> Path:
     Args:
         figure: what to write.
         path: file name with the suffix of a format that matplotlib writes; missing folders are made.
-        **options: as of :meth:`matplotlib.figure.Figure.savefig`; ``dpi=200`` by default.
+        **options: passed on to :meth:`matplotlib.figure.Figure.savefig`; ``dpi=200`` by default.
 
     Returns:
         The path.

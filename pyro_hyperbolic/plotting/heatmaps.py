@@ -47,9 +47,9 @@ def heatmap(
             view it must be given.
         resolution: nodes on a side of the grid.
         colorbar: whether to add a colour bar.
-        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
-        center: the point in the middle, ``(2,)``; as of :func:`~pyro_hyperbolic.plotting.disc` by default.
-        **style: as of :meth:`matplotlib.axes.Axes.imshow` (``cmap``, ``vmin``, ``vmax``, ``norm``, ...). The
+        view: as in :func:`~pyro_hyperbolic.plotting.disc`.
+        center: the point in the middle, ``(2,)``; as in :func:`~pyro_hyperbolic.plotting.disc` by default.
+        **style: passed on to :meth:`matplotlib.axes.Axes.imshow` (``cmap``, ``vmin``, ``vmax``, ``norm``, ...). The
             colours run from the first to the last percentile of the values by default: many
             functions have no bound at the border.
 
@@ -93,7 +93,7 @@ def _draw(
     if values.shape != (resolution**2,):
         raise ValueError(
             f"function must return one value per point, {(resolution**2,)}, got {tuple(values.shape)};"
-            " for a law use one without batch dimensions."
+            " for a distribution use one without batch dimensions."
         )
     grid = np.ma.masked_invalid(values.double().cpu().reshape(resolution, resolution).numpy())
     if "norm" not in style and (seen := grid[inside.numpy()].compressed()).size:
@@ -109,7 +109,7 @@ def _draw(
 
 
 def density(
-    law: Distribution,
+    distribution: Distribution,
     ax: Axes | None = None,
     lebesgue: bool = False,
     manifold: Manifold | None = None,
@@ -120,21 +120,21 @@ def density(
     center: Center | None = None,
     **style: Any,
 ) -> Axes:
-    """Draw the density of a law on the disc, from 0 to its greatest value.
+    """Draw the density of a distribution on the disc, from 0 to its greatest value.
 
     Args:
-        law: a law with empty batch shape and event shape ``(2,)``.
+        distribution: a distribution with empty batch shape and event shape ``(2,)``.
         ax: axes to draw on; a new disc by default.
         lebesgue: draw the density of the coordinates (dots per area on paper) instead of the density with respect
             to the Riemannian volume (the paper's), which an isometry carries along unchanged.
-        manifold: where the law lives, if the law does not say: ``law.manifold`` by default.
-        extent: as of :func:`heatmap`; where there is no border wide enough for a sample by default.
-        resolution: as of :func:`heatmap`.
-        colorbar: as of :func:`heatmap`.
-        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
+        manifold: where the distribution lives, if the distribution does not say: ``distribution.manifold`` by default.
+        extent: as in :func:`heatmap`; where there is no border wide enough for a sample by default.
+        resolution: as in :func:`heatmap`.
+        colorbar: as in :func:`heatmap`.
+        view: as in :func:`~pyro_hyperbolic.plotting.disc`.
         center: the point in the middle, or ``"mean"`` for that of the distribution; as of
             :func:`~pyro_hyperbolic.plotting.disc` by default.
-        **style: as of :func:`heatmap`.
+        **style: as in :func:`heatmap`.
 
     Returns:
         The axes.
@@ -146,25 +146,27 @@ def density(
         >>> ax = density(hdist.RiemannianNormal(torch.tensor([0.4, 0.0]), 0.8, PoincareBall(1.0)))
         >>> plt.close(ax.figure)
     """
-    manifold = getattr(law, "manifold", None) if manifold is None else manifold
+    manifold = getattr(distribution, "manifold", None) if manifold is None else manifold
     if manifold is None:
-        raise ValueError(f"manifold must be given for a law that has none, got {law!r}; pass PoincareBall(c).")
-    if law.event_shape != (2,) or law.batch_shape != ():
         raise ValueError(
-            f"law must have batch shape () and event shape (2,), got {tuple(law.batch_shape)} and"
-            f" {tuple(law.event_shape)}; draw one law of two dimensions at a time."
+            f"manifold must be given for a distribution that has none, got {distribution!r}; pass PoincareBall(c)."
+        )
+    if distribution.event_shape != (2,) or distribution.batch_shape != ():
+        raise ValueError(
+            f"distribution must have batch shape () and event shape (2,), got {tuple(distribution.batch_shape)} and"
+            f" {tuple(distribution.event_shape)}; draw one distribution of two dimensions at a time."
         )
     ball = drawn(manifold)
-    like = _parameter(law)
-    anchor = law.mean.detach().double().cpu().reshape(1, 2) if center == "mean" else torch.zeros(1, 2).double()
+    like = _parameter(distribution)
+    anchor = distribution.mean.detach().double().cpu().reshape(1, 2) if center == "mean" else torch.zeros(1, 2).double()
     ax, lens = prepared(ball, ax, view, center, anchor)
     if extent is None and math.isinf(lens.radius):
-        extent = _extent_of_sample(law, like, lens)
+        extent = _extent_of_sample(distribution, like, lens)
 
     def values(p: Tensor) -> Tensor:
-        # In the law's own dtype a point at the border must be moved in again.
+        # In the distribution's own dtype a point at the border must be moved in again.
         z = ball.projx(lens.back(p).to(like.device, like.dtype))
-        log_density = law.log_prob(z)
+        log_density = distribution.log_prob(z)
         return (log_density + lens.log_volume(p).to(z) if lebesgue else log_density).exp()
 
     style = styled(AxesImage, {"cmap": _BLUES, "vmin": 0.0, "vmax": None}, style)
@@ -178,9 +180,9 @@ def _cell_centres(extent: Extent, resolution: int) -> Tensor:
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
 
 
-def _parameter(law: Distribution) -> Tensor:
-    """A parameter of the law: points must have its dtype and device."""
-    for value in vars(law).values():
+def _parameter(distribution: Distribution) -> Tensor:
+    """A parameter of the distribution: points must have its dtype and device."""
+    for value in vars(distribution).values():
         if isinstance(value, Tensor) and value.is_floating_point():
             return value
         if isinstance(value, Distribution):
@@ -188,10 +190,10 @@ def _parameter(law: Distribution) -> Tensor:
     return torch.empty(())
 
 
-def _extent_of_sample(law: Distribution, like: Tensor, lens: Lens) -> Extent:
+def _extent_of_sample(distribution: Distribution, like: Tensor, lens: Lens) -> Extent:
     with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
         torch.manual_seed(0)
-        sample = lens(law.sample(torch.Size((1000,))).double().cpu())
+        sample = lens(distribution.sample(torch.Size((1000,))).double().cpu())
     centre = sample.mean(0)
     half = 1.2 * float((sample - centre).abs().max())
     x, y = centre.tolist()

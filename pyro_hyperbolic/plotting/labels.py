@@ -58,7 +58,7 @@ def classify(labels: Labels, count: int, classes: bool | None = None) -> Classes
         labels: one per point. Strings, booleans and integers of at most 20 values are classes; other numbers are
             numbers.
         count: how many points there are.
-        classes: whether they are classes, if the rule is not to decide.
+        classes: whether they are classes; by default the rule decides.
     """
     values = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
     if values.shape != (count,):
@@ -70,7 +70,7 @@ def classify(labels: Labels, count: int, classes: bool | None = None) -> Classes
         if values.dtype.kind not in "fiub":
             raise ValueError(f"labels must be numbers with classes=False, got {values.dtype}; leave classes out.")
         if not np.isfinite(values).all():
-            raise ValueError("labels must be finite numbers, got some that are not; drop these points.")
+            raise ValueError("labels must be finite; drop the points whose labels are not.")
         return Numbers(values.astype(np.float64))
     if values.dtype.kind == "O":
         values = values.astype(str)

@@ -40,10 +40,10 @@ def geodesic(
         y: where they end, ``(..., 2)``; broadcasts with ``x``.
         manifold: the ball.
         ax: axes to draw on; a new disc by default.
-        view: as of :func:`disc`.
+        view: as in :func:`disc`.
         center: the point in the middle, the index of one of ``x``, or ``"mean"`` for their Fréchet mean; as of
             :func:`disc` by default.
-        **style: as of :class:`matplotlib.collections.LineCollection` (``color``, ``linewidth``, ``label``, ...).
+        **style: passed on to :class:`matplotlib.collections.LineCollection` (``color``, ``linewidth``, ``label``, ...).
 
     Returns:
         The axes.
@@ -88,10 +88,11 @@ def gyroplane(
         a: normals, ``(..., 2)``, not zero; broadcast with ``p``. Their lengths do not matter.
         manifold: the ball.
         ax: axes to draw on; a new disc by default.
-        view: as of :func:`disc`.
+        view: as in :func:`disc`.
         center: the point in the middle, the index of one of ``p``, or ``"mean"`` for their Fréchet mean; as of
             :func:`disc` by default.
-        **style: as of :class:`matplotlib.collections.LineCollection`; of :class:`matplotlib.lines.Line2D` at ``c = 0``.
+        **style: passed on to :class:`matplotlib.collections.LineCollection`, or at ``c = 0`` to
+            :class:`matplotlib.lines.Line2D`.
 
     Returns:
         The axes.
@@ -100,7 +101,7 @@ def gyroplane(
     p, a = together(p=points("p", p, ball), a=points("a", a))
     length = a.norm(dim=-1, keepdim=True)
     if not bool((length > 0).all()):
-        raise ValueError("a must not be zero, got a zero normal: it has no plane; drop it.")
+        raise ValueError("a must not be zero: a zero normal has no plane; drop it.")
     ax, lens = prepared(ball, ax, view, center, p)
     a = a / length
     if ball.c == 0:

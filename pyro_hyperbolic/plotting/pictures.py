@@ -24,7 +24,7 @@ def images(batch: Tensor, columns: int | None = None, ax: Axes | None = None, **
         batch: ``(N, height, width)`` or ``(N, 1, height, width)``, 0 for black to 1 for white.
         columns: images in a row; as square a grid as possible by default.
         ax: axes to draw on; new ones by default.
-        **style: as of :meth:`matplotlib.axes.Axes.imshow` (``cmap``, ``vmin``, ``vmax``, ...).
+        **style: passed on to :meth:`matplotlib.axes.Axes.imshow` (``cmap``, ``vmin``, ``vmax``, ...).
 
     Returns:
         The axes.

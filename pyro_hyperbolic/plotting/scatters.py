@@ -30,21 +30,21 @@ def embedding(
 ) -> Axes:
     """Scatter points, coloured by label, with the edges of a graph as geodesics below them.
 
-    For edges of another look call :func:`~pyro_hyperbolic.plotting.geodesic` on the same axes.
+    To draw edges in another style, call :func:`~pyro_hyperbolic.plotting.geodesic` on the same axes.
 
     Args:
         points: ``(N, 2)``.
-        manifold: the ball they are points of; at ``c = 0`` the plane.
+        manifold: their ball; at ``c = 0`` the plane.
         labels: one per point. Classes (strings, booleans, integers of at most 20 values) get a look and an entry in the
             legend each; other numbers get a colour map and a colour bar.
         edges: pairs of indices of points, integers ``(E, 2)``.
         ax: axes to draw on; a new disc by default.
         legend: whether to draw the legend or the colour bar.
-        classes: whether labels are classes, if the rule above is not to decide.
-        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
+        classes: whether labels are classes; by default the rule above decides.
+        view: as in :func:`~pyro_hyperbolic.plotting.disc`.
         center: the point in the middle, the index of one of the points (such as a root), or ``"mean"`` for their
-            Fréchet mean; as of :func:`~pyro_hyperbolic.plotting.disc` by default.
-        **style: as of :meth:`matplotlib.axes.Axes.scatter` (``s``, ``marker``, ``cmap``, ...).
+            Fréchet mean; as in :func:`~pyro_hyperbolic.plotting.disc` by default.
+        **style: passed on to :meth:`matplotlib.axes.Axes.scatter` (``s``, ``marker``, ``cmap``, ...).
 
     Returns:
         The axes.

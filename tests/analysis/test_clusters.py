@@ -112,14 +112,14 @@ def test_one_curvature_of_any_kind(c: Tensor) -> None:
         (torch.eye(3), PoincareBall(1.0), {}, "3 of 3 that do not, the first in row 0; project them"),
         (torch.full((4, 2), torch.nan), PoincareBall(1.0), {}, "points must lie on"),
         (torch.zeros(0, 2), PoincareBall(1.0), {}, "points must be at least 1"),
-        (torch.rand(4, 2), PoincareBall(torch.ones(4)), {}, "manifold of one curvature"),
-        (torch.rand(4, 2), None, {}, "manifold of one curvature, got None"),
+        (torch.rand(4, 2), PoincareBall(torch.ones(4)), {}, "manifold must have one curvature"),
+        (torch.rand(4, 2), None, {}, "manifold must have one curvature, got None"),
         (torch.rand(4, 2) / 2, PoincareBall(1.0), {"k": 0}, "k must be an integer from 1 to 4, got 0"),
         (torch.rand(4, 2) / 2, PoincareBall(1.0), {"k": 5}, "k must be an integer from 1 to 4, got 5"),
         (torch.rand(4, 2) / 2, PoincareBall(1.0), {"k": 2.0}, "k must be an integer"),
         (torch.zeros(4, 2), PoincareBall(1.0), {"k": 2}, "number of different points, 1, got 2"),
-        (torch.rand(4, 2) / 2, PoincareBall(1.0), {"restarts": 0}, "restarts must be an integer of at least 1"),
-        (torch.rand(4, 2) / 2, PoincareBall(1.0), {"max_steps": -1}, "max_steps must be an integer of at least 1"),
+        (torch.rand(4, 2) / 2, PoincareBall(1.0), {"restarts": 0}, "restarts must be a positive integer"),
+        (torch.rand(4, 2) / 2, PoincareBall(1.0), {"max_steps": -1}, "max_steps must be a positive integer"),
     ],
 )
 def test_errors(points, manifold, options, message) -> None:

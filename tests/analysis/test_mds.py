@@ -69,9 +69,9 @@ def test_dtypes():
     [
         ((torch.zeros(3, 2), 2, PoincareBall(1.0)), "distances must be a square tensor"),
         ((torch.ones(3, 3).fill_diagonal_(0), 3, PoincareBall(1.0)), "distances must be of at least 4 points, got 3"),
-        ((torch.ones(5, 5).fill_diagonal_(0), 0, PoincareBall(1.0)), "dim must be an integer of at least 1, got 0"),
-        ((torch.ones(5, 5).fill_diagonal_(0), 2, PoincareBall(torch.ones(2))), "manifold of one curvature"),
-        ((torch.ones(5, 5).fill_diagonal_(0), 2, 1.0), "manifold of one curvature, got 1.0"),
+        ((torch.ones(5, 5).fill_diagonal_(0), 0, PoincareBall(1.0)), "dim must be a positive integer, got 0"),
+        ((torch.ones(5, 5).fill_diagonal_(0), 2, PoincareBall(torch.ones(2))), "manifold must have one curvature"),
+        ((torch.ones(5, 5).fill_diagonal_(0), 2, 1.0), "manifold must have one curvature, got 1.0"),
     ],
 )
 def test_errors(arguments, message):

@@ -163,13 +163,13 @@ def test_steps_are_limited() -> None:
     ("points", "options", "message"),
     [
         (torch.eye(2), {}, "fit_mixture: points must lie on"),
-        (torch.zeros(3, 2), {"k": 1}, "the points are all the same, which no scale fits; pass min_scale"),
+        (torch.zeros(3, 2), {"k": 1}, "all points are the same, and no scale fits them; pass min_scale"),
         (torch.rand(3, 2) / 2, {"k": 4}, "fit_mixture: k must be an integer from 1 to 3, got 4"),
         (torch.rand(3, 2) / 2, {"tolerance": -1.0}, "tolerance must not be negative, got -1.0"),
         (torch.rand(3, 2) / 2, {"tolerance": math.nan}, "tolerance must not be negative, got nan"),
         (torch.rand(3, 2) / 2, {"min_scale": 0.0}, "min_scale must be positive and finite, got 0.0"),
-        (torch.rand(3, 2) / 2, {"restarts": 0}, "restarts must be an integer of at least 1"),
-        (torch.rand(3, 2) / 2, {"max_steps": 0}, "max_steps must be an integer of at least 1"),
+        (torch.rand(3, 2) / 2, {"restarts": 0}, "restarts must be a positive integer"),
+        (torch.rand(3, 2) / 2, {"max_steps": 0}, "max_steps must be a positive integer"),
     ],
 )
 def test_errors(points, options, message) -> None:

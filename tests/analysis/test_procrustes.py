@@ -111,10 +111,10 @@ def test_single_precision_and_one_point() -> None:
 @pytest.mark.parametrize(
     ("x", "y", "manifold", "message"),
     [
-        (torch.zeros(3, 2), torch.zeros(4, 2), PoincareBall(1.0), "that go with each other"),
-        (torch.zeros(0, 2), torch.zeros(0, 2), PoincareBall(1.0), "that go with each other"),
+        (torch.zeros(3, 2), torch.zeros(4, 2), PoincareBall(1.0), "of the same shape"),
+        (torch.zeros(0, 2), torch.zeros(0, 2), PoincareBall(1.0), "of the same shape"),
         (torch.ones(3, 2), torch.zeros(3, 2), PoincareBall(1.0), "x must be points of PoincareBall"),
-        (torch.zeros(3, 2), torch.zeros(3, 2), PoincareBall(torch.ones(3)), "space of one curvature"),
+        (torch.zeros(3, 2), torch.zeros(3, 2), PoincareBall(torch.ones(3)), "must have one curvature"),
         (torch.zeros(3, 2), torch.zeros(3, 2), Product((Euclidean(), 1), (Euclidean(), 1)), "no product"),
     ],
 )

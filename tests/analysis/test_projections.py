@@ -115,7 +115,7 @@ def test_far_points_in_single_precision(kind: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x: TangentPCA(0), "dim must be an integer of at least 1, got 0"),
+        (lambda x: TangentPCA(0), "dim must be a positive integer, got 0"),
         (lambda x: HoroPCA(2, num_steps=0), "num_steps must be positive"),
         (lambda x: TangentPCA(2).transform(x), "call fit before transform"),
         (lambda x: TangentPCA(9).fit(x, PoincareBall(1.0)), "more than dim = 9"),

@@ -132,11 +132,11 @@ DISTANCES = BALL.pairwise_dist(POINTS, POINTS)
         (knn_accuracy, (POINTS, ["a"] * 8, BALL), {}, "number the classes with numpy.unique"),
         (knn_accuracy, (POINTS, LABELS, BALL), {"k": 8}, "k must be an integer from 1 to 7, got 8"),
         (knn_accuracy, (POINTS, LABELS, BALL), {"reference": (POINTS, LABELS[1:])}, r"reference\[1\] must be a tensor"),
-        (lineage_correlation, (POINTS, DISTANCES[:3, :3], BALL), {}, r"those of all points, \(8, 8\), got \(3, 3\)"),
+        (lineage_correlation, (POINTS, DISTANCES[:3, :3], BALL), {}, r"a matrix of all pairs, \(8, 8\), got \(3, 3\)"),
         (lineage_correlation, (POINTS, -DISTANCES, BALL), {}, "distances must not be negative"),
         (lineage_correlation, (POINTS, DISTANCES, BALL), {"method": "kendall"}, r"one of \['pearson', 'spearman'\]"),
         (lineage_correlation, (POINTS, 1 - torch.eye(8), BALL), {}, "all distances are equal"),
-        (batch_mixing, (POINTS, torch.zeros(8).long(), BALL), {"k": 2}, "batches must be at least two, got one"),
+        (batch_mixing, (POINTS, torch.zeros(8).long(), BALL), {"k": 2}, "there must be at least two batches, got one"),
         (batch_mixing, (POINTS, LABELS, BALL), {}, "k must be an integer from 1 to 7, got 30"),
         (
             posterior_coverage,

@@ -61,7 +61,7 @@ def test_only_the_groups_named_run(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_mistakes_in_the_arguments(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         run.main(["lawz"])
-    assert "no group 'lawz'; there are laws" in capsys.readouterr().err
+    assert "no group 'lawz'; there are distributions" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run.main(["--json", str(tmp_path / "missing" / "x.json")])
     assert "does not exist" in capsys.readouterr().err

@@ -127,7 +127,7 @@ ERRORS = {
     ),
     "other cells": (
         lambda adata: datasets.to_anndata(adata[:5], None, datasets.from_anndata(adata)),
-        "cells must be those of adata, which are 5, got 60",
+        "cells must be the 5 cells of adata, got 60",
     ),
     "neighbours": (
         lambda adata: datasets.to_anndata(adata, None, datasets.from_anndata(adata), num_neighbors=60),

@@ -93,7 +93,7 @@ def test_function_of_the_seed_alone() -> None:
 @pytest.mark.parametrize("name", ["depth", "branching", "dim", "observations"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "2", None])
 def test_wrong_arguments(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got"):
+    with pytest.raises(ValueError, match=f"{name} must be a positive integer, got"):
         branching_diffusion(**{name: value})
 
 

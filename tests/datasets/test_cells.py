@@ -123,7 +123,7 @@ def test_function_of_the_seed_alone() -> None:
 @pytest.mark.parametrize("name", ["levels", "branching", "cells", "genes", "batches"])
 @pytest.mark.parametrize("value", [0, 1.5, None])
 def test_wrong_sizes(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got"):
+    with pytest.raises(ValueError, match=f"{name} must be a positive integer, got"):
         branching_cells(**{name: value})
 
 

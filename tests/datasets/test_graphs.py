@@ -138,7 +138,7 @@ def test_malformed_lines(tmp_path: Path, text: str, line: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n"])
 def test_no_edge_is_an_error(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ValueError, match=r"some\.edges: no edge in it"):
+    with pytest.raises(ValueError, match=r"some\.edges has no edges"):
         graph(write(tmp_path, text))
 
 

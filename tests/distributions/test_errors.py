@@ -128,7 +128,7 @@ def test_the_support_in_a_message_may_be_in_training():
 @pytest.mark.parametrize("dim", [0, -1, 2.0, True, None, torch.tensor(2)], ids=str)
 def test_dim(law, dim):
     arguments = () if law is hdist.HypersphericalUniform else (1.0, 1.0)
-    with pytest.raises(ValueError, match=f"{law.__name__}: dim must be an integer >= 1, got"):
+    with pytest.raises(ValueError, match=f"{law.__name__}: dim must be a positive integer, got"):
         law(dim, *arguments)
 
 

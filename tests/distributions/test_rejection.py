@@ -219,5 +219,5 @@ def test_errors_name_argument_value_and_remedy() -> None:
     with pytest.raises(ValueError, match=r"batch shape \(\), got \(3,\).*rsample"):
         sample_radius(batch, 10)
     for wrong in (0, -1, 2.0, True):
-        with pytest.raises(ValueError, match="num_samples must be an integer >= 1"):
+        with pytest.raises(ValueError, match="num_samples must be a positive integer"):
             sample_radius(radius, wrong)  # type: ignore[arg-type]

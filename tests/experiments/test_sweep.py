@@ -185,7 +185,7 @@ def test_diverged_graphs_have_no_scores(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"max_members": 0}, "max_members must be at least 1"), ({"rank": 2, "world": 2}, "got rank 2 of world 2")],
+    [({"max_members": 0}, "max_members must be a positive"), ({"rank": 2, "world": 2}, "got rank 2 of world 2")],
 )
 def test_settings_of_a_sweep_are_checked(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -342,7 +342,7 @@ class TestCommandLine:
 
 @pytest.mark.usefixtures("bundled")
 def test_a_table_of_the_whole_data_set_refuses_a_part_of_it(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the whole MNIST, which is not on this machine; put its files into"):
+    with pytest.raises(ValueError, match="the whole of MNIST, which is not on this machine; put its files into"):
         sweep(Table2(seeds=1, epochs=1), RunStore(tmp_path), patterns=["euclidean, d=2"])
 
 

@@ -267,7 +267,7 @@ def test_bad_distances(distances, message):
 
 @pytest.mark.parametrize("num_samples", [0, -1, 2.5, True])
 def test_bad_num_samples(num_samples):
-    with pytest.raises(ValueError, match="num_samples must be an integer of at least 1, got"):
+    with pytest.raises(ValueError, match="num_samples must be a positive integer, got"):
         delta_hyperbolicity(euclidean(cloud(6)), num_samples=num_samples)
 
 

@@ -192,6 +192,12 @@ def test_geoopt_agrees_on_the_ball(geoopt, name, c):
 
 
 ON_THE_HYPERBOLOID = {
+    "dist": lambda M, x, u: M.dist(x, x.flip(0)),
+    "dist0": lambda M, x, u: M.dist0(x),
+    "expmap": lambda M, x, u: M.expmap(x, M.proju(x, u)),
+    "logmap": lambda M, x, u: M.logmap(x, x.flip(0)),
+    "transp": lambda M, x, u: M.transp(x, x.flip(0), M.proju(x, u)),
+    "inner": lambda M, x, u: M.inner(x, M.proju(x, u), M.proju(x, u + 1)),
     "proju": lambda M, x, u: M.proju(x, u),
     "egrad2rgrad": lambda M, x, u: M.egrad2rgrad(x, u.clone()),  # it changes u
     "inner0": lambda M, x, u: M.inner0(x),

@@ -34,7 +34,13 @@ class TestLaws:
         space, x, y = case.space, case.points(20, dtype=dtype), case.points(20, seed=1, dtype=dtype)
         same(space.dist(x, y), space.to_normal_coords(x, y).norm(dim=-1), GEOMETRY[dtype])
         same(space.dist0(x), space.to_normal_coords(None, x).norm(dim=-1), GEOMETRY[dtype])
-        same(space.dist(x, y), space.dist(y, x), GEOMETRY[dtype])
+
+    def test_distance_is_a_metric(self, case, dtype):
+        space, x, y, z = case.space, *(case.points(20, seed=seed, dtype=dtype) for seed in range(3))
+        same(space.dist(x, y), space.dist(y, x), ROUNDING[dtype])
+        assert (space.dist(x, x) == 0).all()
+        assert (space.dist(x, z) <= (space.dist(x, y) + space.dist(y, z)) * (1 + ROUNDING[dtype])).all()
+        same(space.dist0(x), space.dist(space.origin(case.dim, dtype), x), GEOMETRY[dtype])
 
     def test_pairwise(self, case, dtype):
         space, x, y = case.space, case.points(2, 4, dtype=dtype), case.points(2, 5, seed=1, dtype=dtype)
@@ -68,6 +74,7 @@ class TestTangentVectors:
         u = space.frame(x, case.coords(4, seed=2))
         same(space.transp(y, x, space.transp(x, y, u)), u, 1e-10)
         same(space.norm(y, space.transp(x, y, u)), space.norm(x, u), EXACT)
+        same(space.transp(x, x, u), u, EXACT)
 
     def test_transport_from_the_origin_is_the_frame(self, case):
         space, y, v = case.space, case.points(4), case.coords(4, seed=1)
@@ -78,8 +85,10 @@ class TestTangentVectors:
 
     def test_geodesic(self, case):
         space, x, y = case.space, case.points(4), case.points(4, seed=1)
-        t = torch.tensor([0.0, 0.3, 0.7, 1.0], dtype=torch.float64)
-        same(space.dist(x, space.geodesic(t, x, y)), t * space.dist(x, y), 1e-10)
+        t = torch.linspace(-0.2, 1.2, 8, dtype=torch.float64).unsqueeze(-1)
+        path = space.geodesic(t, x, y)
+        same(space.dist(x, path), t.abs() * space.dist(x, y), 1e-10)
+        same(space.dist(path[1:], path[:-1]), (0.2 * space.dist(x, y)).expand(7, -1), 1e-10)
 
     def test_base_point_variation(self, case):
         space, m, v = case.space, case.coords(4), case.coords(4, seed=1)

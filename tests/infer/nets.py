@@ -1,4 +1,4 @@
-"""A small auto-encoder and what trains it."""
+"""A small auto-encoder, a regression, and what trains them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import pyro.optim
+import pyro.poutine as poutine
 import torch
 from pyro.infer import Trace_ELBO
+from pyro.nn import PyroModule, PyroParam
 from torch import Tensor, nn
+from torch.distributions import constraints
 
 STEPS = 4
 
@@ -36,6 +39,38 @@ class Net(nn.Module):
         loc, log_scale = self.encoder(x).chunk(2, -1)
         with pyro.plate("data", len(x)):
             pyro.sample("z", dist.Normal(loc, log_scale.exp()).to_event(1))
+
+
+def regression(x: Tensor) -> None:
+    w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal((x * w).sum(-1), 1.0), obs=x.sum(-1))
+
+
+class Slope(PyroModule):
+    """A regression that is a module, with a constrained parameter and a buffer."""
+
+    def __init__(self, beta: float = 1.0, size: int = 3) -> None:
+        super().__init__()
+        self.size = size
+        self.noise = PyroParam(0.5 + torch.rand(()), constraint=constraints.positive)
+        self.register_buffer("beta", torch.tensor(beta))
+
+    def forward(self, x: Tensor) -> None:
+        with poutine.scale(scale=self.beta):
+            w = pyro.sample("w", dist.Normal(torch.zeros(self.size), 1.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, self.noise), obs=x.sum(-1))
+
+
+class SlopeGuide(PyroModule):
+    def __init__(self, size: int = 3) -> None:
+        super().__init__()
+        self.loc = nn.Parameter(torch.randn(size))
+        self.scale = PyroParam(0.1 + torch.rand(size), constraint=constraints.positive)
+
+    def forward(self, x: Tensor) -> Any:
+        return pyro.sample("w", dist.Normal(self.loc, self.scale).to_event(1))
 
 
 def adam(**options: Any) -> Any:

@@ -581,5 +581,5 @@ class TestRefusals:
 
     @pytest.mark.parametrize("count", [0, -1, 2.5, True])
     def test_number_of_particles(self, count):
-        with pytest.raises(ValueError, match="num_particles must be an integer >= 1"):
+        with pytest.raises(ValueError, match="num_particles must be a positive integer"):
             DReG_ELBO(num_particles=count)

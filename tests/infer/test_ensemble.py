@@ -13,15 +13,14 @@ import pyro.optim
 import pytest
 import torch
 from pyro.infer import RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
-from pyro.nn import PyroModule, PyroParam
 from torch import Tensor, nn
-from torch.distributions import constraints
 
 from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, Minibatches, log_marginal_likelihood
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
 from pyro_hyperbolic.nn import ManifoldModule
 from tests.helpers import same
+from tests.infer.nets import Slope, SlopeGuide
 
 STEPS = 5
 TOLERANCE = 1e-9
@@ -62,29 +61,6 @@ class Sizes(nn.Module):
         with pyro.plate("data", len(x)):
             pyro.sample("z", dist.Exponential(rate).to_event(1))
             pyro.sample("w", dist.Laplace(torch.zeros(6), rate).to_event(1))
-
-
-class Slope(PyroModule):
-    """A program that is a module, with a constrained parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.noise = PyroParam(0.5 + torch.rand(()), constraint=constraints.positive)
-
-    def forward(self, x: Tensor) -> None:
-        slope = pyro.sample("slope", dist.Normal(torch.zeros(6), 1.0).to_event(1))
-        with pyro.plate("data", len(x)):
-            pyro.sample("y", dist.Normal(x @ slope, self.noise), obs=x.sum(-1))
-
-
-class SlopeGuide(PyroModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.loc = nn.Parameter(torch.randn(6))
-        self.scale = PyroParam(0.1 + torch.rand(6), constraint=constraints.positive)
-
-    def forward(self, x: Tensor) -> None:
-        pyro.sample("slope", dist.Normal(self.loc, self.scale).to_event(1))
 
 
 MEMBERS: dict[str, list[Callable[[], Any]]] = {
@@ -237,7 +213,7 @@ class TestAgainstSeparateRuns:
         same(torch.stack(actual), torch.stack(expected, -1), TOLERANCE)
 
     def test_programs_that_are_modules(self):
-        pairs = [(Slope(), SlopeGuide()) for _ in range(3)]
+        pairs = [(Slope(size=6), SlopeGuide(6)) for _ in range(3)]
         x = torch.randn(10, 6)
         expected = []
         for model, guide in copy.deepcopy(pairs):
@@ -251,7 +227,7 @@ class TestAgainstSeparateRuns:
         same(svi.parameters["scale"][1].exp(), pairs[1][1].scale, TOLERANCE)
 
     def test_compiled(self):
-        pairs = [(Slope(), SlopeGuide()) for _ in range(2)]
+        pairs = [(Slope(size=6), SlopeGuide(6)) for _ in range(2)]
         x = torch.randn(10, 6)
         expected = together(EnsembleSVI(copy.deepcopy(pairs), adam(), Trace_ELBO()), (x,), shared=True)
         # Compiled programs draw their own random numbers unless told otherwise.
@@ -542,5 +518,5 @@ class TestValidation:
         assert torch.equal(*losses)
 
     def test_bad_interval(self):
-        with pytest.raises(ValueError, match="validate_every must be at least 1, got 0"):
+        with pytest.raises(ValueError, match="validate_every must be a positive integer, got 0"):
             ensemble(build("wrapped"), validate_every=0)

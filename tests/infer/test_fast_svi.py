@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pyro
@@ -13,13 +12,16 @@ import pyro.optim
 import pytest
 import torch
 from pyro.infer import SVI, JitTrace_ELBO, RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
-from torch import Tensor
+from pyro.infer.autoguide import AutoIAFNormal
+from pyro.nn import PyroModule
+from torch import Tensor, nn
 from torch.distributions import constraints
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import FastSVI
 from pyro_hyperbolic.models import HyperbolicVAE
 from tests.helpers import same
+from tests.infer.nets import Net, adam, losses, regression, trainer
 from tests.infer.programs import PROGRAMS, Programs
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -173,18 +175,39 @@ class TestAgainstSVI:
             torch.set_rng_state(state)
         same(torch.stack(losses), alone[0], TOLERANCE[torch.float64])
 
+    def test_statistics_of_batches_are_those_of_svi(self, x):
+        counts = []
+        for kind, options in ((SVI, {}), (FastSVI, {"validate_every": 3})):
+            net = Net(lambda: nn.BatchNorm1d(6))
+            losses(trainer(kind, net, **options), x, steps=8)
+            counts.append(net.encoder[1].state_dict())
+        for name, value in counts[0].items():
+            same(counts[1][name].double(), value.double(), 1e-8)
 
-class TestCompiled:
-    def test_compiler_that_fails(self, monkeypatch):
-        def backend(graph: Any, inputs: Any) -> Any:
-            raise RuntimeError("PassManager::run failed")
+    def test_two_parameters_of_one_plain_name(self, x):
+        class Model(PyroModule):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = PyroModule[nn.Linear](2, 3)
 
-        expected = train(FastSVI, "bare", steps=4)
-        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-        with pytest.warns(RuntimeWarning, match="PassManager::run failed.* run uncompiled") as caught:
-            actual = train(FastSVI, "bare", steps=4, compile=True)
-        assert len([w for w in caught if w.category is RuntimeWarning]) == 1
-        same_run(actual, expected, 1e-9)
+            def forward(self, x: Tensor) -> None:
+                with pyro.plate("data", len(x)):
+                    z = pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+                    pyro.sample("x", dist.Normal(self.net(z), 1.0).to_event(1), obs=x)
+
+        runs = []
+        for kind in (SVI, FastSVI):
+            pyro.clear_param_store()
+            pyro.set_rng_seed(0)
+            net, model = nn.Linear(3, 2), Model()
+
+            def guide(x: Tensor, net: nn.Module = net) -> None:
+                pyro.module("net", net)
+                with pyro.plate("data", len(x)):
+                    pyro.sample("z", dist.Normal(net(x), 0.5).to_event(1))
+
+            runs.append(losses(kind(model, guide, adam(), Trace_ELBO()), x))
+        same(runs[1], runs[0], 1e-12)
 
 
 def build(programs: str = "wrapped", optim: str = "Adam", **options: Any) -> tuple[FastSVI, Programs, Any]:
@@ -270,6 +293,34 @@ class TestState:
             torch.set_rng_state(generator)
             assert torch.equal(torch.stack([svi.step(*args) for _ in range(3)]), torch.stack(first))
 
+    def test_evaluation_of_a_loaded_state(self, x):
+        svi = trainer(FastSVI, Net())
+        losses(svi, x)
+        state = svi.state_dict()
+        torch.manual_seed(9)
+        expected = svi.evaluate_loss(x)
+        fresh = trainer(FastSVI, Net(seed=1))
+        fresh.load_state_dict(state)
+        assert fresh.state_dict() is state
+        torch.manual_seed(9)
+        same(fresh.evaluate_loss(x), expected, 1e-14)
+
+    def test_guide_with_buffers(self, x):
+        def start() -> FastSVI:
+            pyro.clear_param_store()
+            return FastSVI(regression, AutoIAFNormal(regression, hidden_dim=[8]), adam(), Trace_ELBO())
+
+        pyro.set_rng_seed(0)
+        svi = start()
+        losses(svi, x)
+        state, generator = svi.state_dict(), torch.get_rng_state()
+        expected = losses(svi, x)
+        pyro.set_rng_seed(3)  # other random permutations
+        resumed = start()
+        resumed.load_state_dict(state)
+        torch.set_rng_state(generator)
+        same(losses(resumed, x), expected, 1e-12)
+
     def test_no_state_before_the_first_step(self):
         with pytest.raises(ValueError, match="before the first step"):
             build()[0].state_dict()
@@ -349,7 +400,7 @@ class TestRefused:
             FastSVI(model, guide, "adam", Trace_ELBO()).step(*args)
 
     def test_validate_every(self):
-        with pytest.raises(ValueError, match="validate_every must be at least 1, got 0"):
+        with pytest.raises(ValueError, match="validate_every must be a positive integer, got 0"):
             fast(None, None, validate_every=0)
 
     def test_parameter_that_appears_while_compiling(self):

@@ -86,18 +86,22 @@ def test_drop_last(members):
     ("data", "options", "message"),
     [
         (torch.empty(0, 3), {"batch_size": 2}, "data must not be empty"),
-        (torch.ones(3), {"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        (torch.ones(3), {"batch_size": 2, "members": 0}, "members must be at least 1, got 0"),
+        (torch.ones(3), {"batch_size": 0}, "batch_size must be a positive integer, got 0"),
+        (torch.ones(3), {"batch_size": 2, "members": 0}, "members must be a positive integer, got 0"),
         (torch.ones(3, 0), {"batch_size": 2, "members": 3, "own_data": True}, "data must not be empty"),
         (torch.ones(3, 5), {"batch_size": 2, "members": 2, "own_data": True}, "got 3 parts for members=2"),
         (torch.ones(3, 5), {"batch_size": 2, "own_data": True}, "got 3 parts for members=None"),
         (np.ones((3, 5)), {"batch_size": 2, "members": 3, "own_data": True}, "own_data needs dense tensors"),
         (np.ones((3, 5)), {"batch_size": 2, "members": 3}, "members need tensors.*shared=True"),
-        ((torch.ones(3), torch.ones(4)), {"batch_size": 2}, r"data must be aligned.*got \[3, 4\]"),
+        (
+            (torch.ones(3), torch.ones(4)),
+            {"batch_size": 2},
+            r"have the same number of rows, got \[3, 4\]",
+        ),
         ({"data_size": 4}, {"batch_size": 2}, "data must not be empty"),
-        (np.ones(3), {"batch_size": 2, "block_size": 0}, "block_size must be at least 1, got 0"),
-        (np.ones(3), {"batch_size": 2, "num_blocks": 0}, "num_blocks must be at least 1, got 0"),
-        (torch.ones(3), {"batch_size": 4, "drop_last": True}, "leaves none of 3 data in batches of 4"),
+        (np.ones(3), {"batch_size": 2, "block_size": 0}, "block_size must be a positive integer, got 0"),
+        (np.ones(3), {"batch_size": 2, "num_blocks": 0}, "num_blocks must be a positive integer, got 0"),
+        (torch.ones(3), {"batch_size": 4, "drop_last": True}, "leaves no batch: 3 data do not fill one of 4"),
     ],
 )
 def test_errors(data, options, message):

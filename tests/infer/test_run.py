@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import Iterator
 from typing import Any
 
 import pyro
 import pytest
 import torch
-from pyro.infer import Trace_ELBO
+from pyro import poutine
+from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from tqdm.auto import tqdm
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, Minibatches
+from pyro_hyperbolic.infer.trainers import run
 from pyro_hyperbolic.infer.trainers.graphs import CapturedStep
+from pyro_hyperbolic.infer.trainers.transfer import Transfer
 from pyro_hyperbolic.models import HyperbolicVAE
 from tests.helpers import same
 
@@ -128,10 +136,173 @@ def test_validation_comes_as_often_as_in_single_steps(make: Any, device: str, gr
     assert counts[0] == counts[1] > 0
 
 
+class Endless(IterableDataset):
+    """Rows that come one by one; how many, nobody says."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(torch.randn(DATA, 3, generator=torch.Generator().manual_seed(0)))
+
+
+def loaders(batches: Minibatches) -> dict[str, tuple[Any, int | None, int]]:
+    """An iterable, what the bar takes for its length, and how many steps it makes."""
+    rows = TensorDataset(batches.data)
+    return {
+        "epoch": (batches.epoch(0), 27, 27),
+        "rest of an epoch": (batches.epoch(0, start=20), 7, 7),
+        "loader": (DataLoader(rows, BATCH), 27, 27),
+        "loader without a length": (DataLoader(Endless(), BATCH), None, 27),
+        "generator": ((batch for batch in batches.epoch(0)), None, 27),
+        "list": ([(batches.data[:BATCH],), {"x": batches.data[BATCH : 2 * BATCH]}], 2, 2),
+        "nothing": ([], None, 0),
+    }
+
+
 @pytest.mark.parametrize("device", ["cpu"])
-def test_any_iterable_and_a_bar(device: str, graphs: list[int]) -> None:
+@pytest.mark.parametrize("name", loaders(Minibatches(torch.zeros(DATA, 3), BATCH)))
+def test_any_iterable_and_a_bar(name: str, device: str, graphs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    bars: list[Any] = []
+
+    def bar(**options: Any) -> Any:
+        bars.append(tqdm(**options | {"disable": False, "file": io.StringIO()}))
+        return bars[-1]
+
+    monkeypatch.setattr(run, "tqdm", bar)
     svi, batches = single(device)
-    generator = (batch for batch in batches.epoch(0))
-    losses = svi.run(generator, progress=True)
-    assert len(losses) == 27
-    assert set(graphs) == {1}
+    iterable, total, steps = loaders(batches)[name]
+    losses = svi.run(iterable, progress=True)
+    assert losses.shape == (steps,)
+    assert (bars[0].total, bars[0].n) == (total, steps)
+    assert svi.steps == steps
+
+
+@pytest.mark.parametrize("device", ["cpu"])
+def test_an_interrupt_among_the_batches(device: str, graphs: list[int]) -> None:
+    svi, batches = single(device)
+
+    def some() -> Iterator[Tensor]:
+        for i, batch in enumerate(batches.epoch(0)):
+            if i == 5:
+                raise KeyboardInterrupt
+            yield batch
+
+    with pytest.raises(KeyboardInterrupt):
+        svi.run(some())
+    assert svi.steps == 5
+    assert len(svi.run(batches.epoch(0, start=5))) == 22
+
+
+@pytest.mark.parametrize("device", ["cpu"])
+def test_a_loss_of_any_iterable_that_is_not_finite_is_named(device: str, graphs: list[int]) -> None:
+    svi, batches = single(device)
+    rows = batches.data.clone()
+    rows[4 * BATCH] = torch.nan
+    with pytest.warns(UserWarning, match="not finite since step 5$"):
+        svi.run(DataLoader(TensorDataset(rows), BATCH))
+
+
+class TestTransfer:
+    @pytest.fixture
+    def events(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """What happens to streams and memory, in order, on a CPU that stands in for the device."""
+        happened: list[str] = []
+
+        class Stream:
+            def __init__(self, name: str = "copies") -> None:
+                self.name = name
+
+            def wait_stream(self, other: Any) -> None:
+                happened.append(f"{self.name} wait for {other.name}")
+
+        @contextlib.contextmanager
+        def open_stream(stream: Any) -> Iterator[None]:
+            happened.append(f"begin {stream.name}")
+            yield
+            happened.append(f"end {stream.name}")
+
+        def to(tensor: Tensor, device: Any, non_blocking: bool) -> Tensor:
+            assert device.type == "cuda"
+            happened.append(f"copy {len(tensor)}{'' if non_blocking else ' and wait'}")
+            return tensor.clone()
+
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream())
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream("steps"))
+        monkeypatch.setattr(torch.cuda, "stream", open_stream)
+        monkeypatch.setattr(Tensor, "is_pinned", lambda tensor: len(tensor) == 1)
+        monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: happened.append(f"pin {len(tensor)}") or tensor)
+        monkeypatch.setattr(Tensor, "to", to)
+        monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: happened.append(f"kept by {stream.name}"))
+        return happened
+
+    def test_copies_are_beside_the_steps(self, events: list[str]) -> None:
+        transfer = Transfer(lambda: torch.device("cuda"))
+        one, two = torch.arange(1), torch.arange(2)
+        batch = transfer({"a": one, "b": [two, 3, None]})
+        assert events == [
+            "begin copies",
+            "copy 1",  # pinned already
+            "pin 2",
+            "copy 2",
+            "end copies",
+            "steps wait for copies",
+            "kept by steps",
+            "kept by steps",
+        ]
+        assert batch["a"] is not one
+        assert torch.equal(batch["b"][0], two)
+        assert batch["b"][1:] == [3, None]
+
+    def test_what_is_there_is_passed_on(self, events: list[str]) -> None:
+        batch = {"a": torch.arange(2), "b": 1}
+        assert Transfer(lambda: None)(batch) is batch
+        assert Transfer(lambda: torch.device("cpu"))(batch) is batch
+        there = torch.empty(2, device="meta"), "x"
+        assert Transfer(lambda: torch.device("cuda"))(there) is there
+        assert not events
+
+    @pytest.mark.parametrize("make", [single, ensemble])
+    def test_it_goes_where_the_programs_are(self, make: Any) -> None:
+        svi, _ = make("cpu")
+        assert svi._place() == torch.device("cpu")
+        svi.capture = False
+        assert svi._place() is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("make", [single, ensemble])
+def test_batches_of_the_host(make: Any, pinned: bool) -> None:
+    """The same losses as with batches that are on the device already, also from the first step on."""
+    svi, batches = make("cuda")
+    expected = svi.run(list(batches.epoch(0)))
+    svi, batches = make("cuda")
+    host = [batch.cpu().pin_memory() if pinned else batch.cpu() for batch in batches.epoch(0)]
+    same(svi.run(host).cpu(), expected.cpu(), 1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("compile", [False, True])
+def test_numbers_of_the_host_are_not_fixed_at_the_capture(compile: bool) -> None:
+    """A 0-dim weight that is not on the device, and changes."""
+
+    def losses(kind: Any, **options: Any) -> Tensor:
+        pyro.clear_param_store()
+        module = vae(0, "cuda")
+
+        def weighted(program: Any) -> Any:
+            def run(x: Tensor, weight: Tensor) -> None:
+                pyro.module("vae", module)
+                with poutine.scale(scale=weight):
+                    program(x)
+
+            return run
+
+        optim = pyro.optim.Adam({"lr": 1e-2})
+        svi = kind(weighted(module.model), weighted(module.guide), optim, Trace_ELBO(), **options)
+        pyro.set_rng_seed(1)
+        x = torch.randn(BATCH, 3).cuda()
+        return torch.stack([torch.as_tensor(svi.step(x, torch.tensor(0.5 + i))).cpu() for i in range(8)])
+
+    with torch._inductor.config.patch(fallback_random=True):
+        same(losses(FastSVI, compile=compile), losses(SVI), 1e-4)

@@ -142,7 +142,7 @@ def test_at_least_two_classes(num_classes):
 
 @pytest.mark.parametrize(("first", "second"), [(3, 4), (0, 0)])
 def test_lengths_must_agree(first, second):
-    with pytest.raises(ValueError, match=f"one non-zero length, got {first} and {second}"):
+    with pytest.raises(ValueError, match=f"same length and not be empty, got {first} and {second}"):
         EmbeddingClassifier(euclidean()).fit(torch.zeros(first, 2), torch.zeros(second, dtype=torch.long))
 
 

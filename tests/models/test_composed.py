@@ -259,7 +259,7 @@ class TestWeight:
     @pytest.mark.parametrize(
         ("make", "message"),
         [
-            (lambda: WarmUp(0), "num_steps must be an integer >= 1, got 0"),
+            (lambda: WarmUp(0), "num_steps must be a positive integer, got 0"),
             (lambda: WarmUp(5, end=0.0), "start must be at least 0 and end positive, got 0.0 and 0.0"),
             (lambda: EuclideanVAE(2, 6, beta=0.5).warm_up(3), "this model has no schedule; give it one"),
         ],
@@ -330,7 +330,10 @@ class TestOwnParts:
 
     WRONG = {
         "no pair": ({"encoder": nn.Linear(6, 3)}, r"encoder must return .* \[\(5, 2\), \(5, 1\)\], got Tensor"),
-        "number of data": ({"decoder": nn.Flatten(0)}, r"decoder must keep the number of data 5, got \(10,\)"),
+        "number of data": (
+            {"decoder": nn.Flatten(0)},
+            r"decoder must return one output for each of 5 latents, got \(10,\)",
+        ),
         "shape": ({"decoder": nn.Linear(2, 7)}, r"likelihood must give .* shape \(6,\), got \(7,\)"),
     }
 

@@ -11,7 +11,7 @@ from pyro.infer import SVI, Predictive, RenyiELBO, Trace_ELBO
 from pyro.optim import SGD, Adam
 
 from pyro_hyperbolic import Stereographic
-from pyro_hyperbolic.models import LAWS
+from pyro_hyperbolic.models import DISTRIBUTIONS
 from pyro_hyperbolic.nn import DECODERS
 from tests.models.cases import LOSSES, MODELS, VAES, VGAES, VAECase
 
@@ -70,8 +70,8 @@ def weight(net):
 
 CHOICES = [
     ("decoder", "gyroplane", DECODERS),
-    ("posterior", "wrapped", LAWS),
-    ("prior", "wrapped", LAWS),
+    ("posterior", "wrapped", DISTRIBUTIONS),
+    ("prior", "wrapped", DISTRIBUTIONS),
 ]
 
 

@@ -13,7 +13,7 @@ from pyro.optim import Adam
 from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.distributions import HyperbolicRadius
 from pyro_hyperbolic.infer import log_marginal_likelihood
-from pyro_hyperbolic.models import LAWS, EmbeddingClassifier, HyperbolicVAE, HyperbolicVGAE
+from pyro_hyperbolic.models import DISTRIBUTIONS, EmbeddingClassifier, HyperbolicVAE, HyperbolicVGAE
 from pyro_hyperbolic.nn import DECODERS, ManifoldModule
 from tests.helpers import same
 from tests.models.cases import EDGES, NUM_NODES
@@ -82,8 +82,8 @@ def build_vae(manifold, **options):
 OPTIONS = [
     pytest.param({"decoder": decoder, "prior": prior, "posterior": posterior}, id=f"{decoder}-{prior}-{posterior}")
     for decoder in DECODERS
-    for prior in LAWS
-    for posterior in LAWS
+    for prior in DISTRIBUTIONS
+    for posterior in DISTRIBUTIONS
     if prior == posterior or decoder == "gyroplane"
 ] + [
     pytest.param({"posterior_scale": "diagonal", "likelihood": "normal"}, id="diagonal-normal"),
@@ -107,7 +107,7 @@ def test_vae_learns_the_curvature_as_on_the_ball(decoder):
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DISTRIBUTIONS)
 def test_vae_gives_the_same_outputs(law, decoder):
     ball, hyperboloid = twins(lambda manifold: build_vae(manifold, decoder=decoder, prior=law, posterior=law))
     x = images()
@@ -131,7 +131,9 @@ def test_vae_gives_the_same_outputs(law, decoder):
 
 
 GRAPHS = [
-    {"prior": prior, "posterior": posterior, "posterior_scale": "isotropic"} for prior in LAWS for posterior in LAWS
+    {"prior": prior, "posterior": posterior, "posterior_scale": "isotropic"}
+    for prior in DISTRIBUTIONS
+    for posterior in DISTRIBUTIONS
 ] + [{"posterior_scale": "diagonal"}]
 
 

@@ -138,8 +138,12 @@ def test_training_lowers_the_loss(name: str) -> None:
 
 
 WRONG = {
-    "negative count": ("poisson", -1.0, r"x must hold counts, whole numbers >= 0, got -1"),
-    "fraction": ("negative_binomial", 0.5, r"x must hold counts, whole numbers >= 0, got 0.5; give the raw counts"),
+    "negative count": ("poisson", -1.0, r"x must hold counts, whole numbers from 0 on, got -1"),
+    "fraction": (
+        "negative_binomial",
+        0.5,
+        r"x must hold counts, whole numbers from 0 on, got 0.5; give the raw counts",
+    ),
     "no number": ("zero_inflated_negative_binomial", math.nan, r"x must hold counts, .* got nan"),
     "infinite count": ("negative_binomial", math.inf, r"x must hold counts, .* got inf"),
     "byte": ("continuous_bernoulli", 255.0, r"x must lie in \[0, 1\].*to 255; scale grey levels"),

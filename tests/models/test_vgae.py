@@ -186,7 +186,7 @@ class TestSampledNonEdges:
 
     @pytest.mark.parametrize("num_negatives", [0, -3])
     def test_at_least_one(self, num_negatives):
-        with pytest.raises(ValueError, match=f"num_negatives must be at least 1, got {num_negatives}"):
+        with pytest.raises(ValueError, match=f"num_negatives must be a positive integer, got {num_negatives}"):
             poutine.trace(VGAES[0].build().model).get_trace(num_negatives=num_negatives)
 
 
@@ -238,7 +238,7 @@ class TestEncoder:
 BAD_GRAPHS = {
     "no edge": (torch.zeros(0, 2, dtype=torch.long), "edges must not be empty"),
     "one dimension": (torch.tensor([0, 1]), r"edges must have shape \(E, 2\)"),
-    "a node too many": (torch.tensor([[0, 9]]), "edges must name nodes in 0..8"),
+    "a node too many": (torch.tensor([[0, 9]]), "edges must join nodes 0 to 8"),
     "a loop": (torch.tensor([[0, 1], [2, 2]]), "edges must join different nodes"),
     "an edge twice": (torch.tensor([[0, 1], [1, 0]]), "edges must be listed once"),
 }
@@ -254,7 +254,7 @@ def test_bad_graphs(name):
 
 
 BAD_ARGUMENTS = {
-    "latent_dim": ({"latent_dim": 0}, "latent_dim must be an integer >= 1, got 0"),
+    "latent_dim": ({"latent_dim": 0}, "latent_dim must be a positive integer, got 0"),
     "prior_scale": ({"prior_scale": 0.0}, "prior_scale must be a positive number"),
     "posterior_scale": ({"posterior_scale": "full"}, "posterior_scale must be one of"),
     "prior": ({"prior": "cauchy"}, "prior must be one of"),

@@ -49,7 +49,7 @@ ERRORS = {
     "no integer": ({"batch": torch.rand(4)}, r"covariates\['batch'\] must hold .* integers, got torch.float32"),
     "missing number": ({"age": torch.tensor([0.0, torch.nan, 1.0, 2.0])}, r"covariates\['age'\] must hold finite"),
     "vector": ({"shape": torch.ones(4, 3)}, r"covariates\['shape'\] must have shape \(N, 2\), got \(4, 3\)"),
-    "lengths": ({"batch": torch.tensor([0, 1])}, r"covariates must have one length, got \{'batch': \(2,\)"),
+    "lengths": ({"batch": torch.tensor([0, 1])}, r"covariates must have the same length, got \{'batch': \(2,\)"),
     "name": ({"sex": torch.zeros(4)}, r"dictionary with the names \['age', 'batch', 'donor', 'shape'\], got"),
 }
 
@@ -68,8 +68,8 @@ def test_errors(name):
         (lambda: Covariates(batch=3), "covariate 'batch' must be a OneHot, an Embedding or a Continuous, got 3"),
         (lambda: OneHot(0), "categories must be different names, or their number, got 0"),
         (lambda: OneHot(["a", "a"]), "categories must be different names"),
-        (lambda: Embedding(3, 0), "dim must be an integer >= 1, got 0"),
-        (lambda: Continuous(0), "size must be an integer >= 1 or None, got 0"),
+        (lambda: Embedding(3, 0), "dim must be a positive integer, got 0"),
+        (lambda: Continuous(0), "size must be a positive integer or None, got 0"),
         (lambda: build()(torch.zeros(4)), "covariates must be a dictionary .* got Tensor"),
     ],
 )

@@ -88,8 +88,8 @@ def test_memory_is_that_of_the_edges():
 BAD_EDGES = {
     "one dimension": (torch.tensor([0, 1]), r"edges must have shape \(E, 2\), got \(2,\)"),
     "three columns": (torch.tensor([[0, 1, 2]]), r"edges must have shape \(E, 2\), got \(1, 3\)"),
-    "a node too many": (torch.tensor([[0, 5]]), r"edges must name nodes in 0..4"),
-    "a negative node": (torch.tensor([[-1, 0]]), r"edges must name nodes in 0..4"),
+    "a node too many": (torch.tensor([[0, 5]]), r"edges must join nodes 0 to 4"),
+    "a negative node": (torch.tensor([[-1, 0]]), r"edges must join nodes 0 to 4"),
     "not integers": (torch.tensor([[0.0, 1.0]]), r"edges must be integers, got torch.float32"),
     "a loop": (torch.tensor([[0, 1], [2, 2]]), r"edges must join different nodes"),
     "an edge twice": (torch.tensor([[0, 1], [1, 2], [0, 1]]), r"edges must be listed once"),

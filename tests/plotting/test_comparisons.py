@@ -30,5 +30,5 @@ def test_given_axes_and_titles() -> None:
     assert found == tuple(axes)
     apart = float(axes[1].get_title().removeprefix("NUTS, ").removesuffix(" apart"))
     assert apart > 0.1
-    with pytest.raises(ValueError, match="that go with each other"):
+    with pytest.raises(ValueError, match="of the same shape"):
         plotting.compare(first, second[:5], ball)

@@ -108,7 +108,7 @@ def draw_embedding(
     :param ax: axes to draw on.
     :param nodes: ``(N, 2)``.
     :param observations: ``(M, 2)``.
-    :param style: of the edges, as of :func:`pyro_hyperbolic.plotting.geodesic`.
+    :param style: of the edges, as in :func:`pyro_hyperbolic.plotting.geodesic`.
     """
     plotting.disc(ball, ax)
     if observations is not None:

@@ -20,7 +20,7 @@ from pyro_hyperbolic.experiments.figures.source import Source
 from pyro_hyperbolic.experiments.figures.style import subplots
 from pyro_hyperbolic.geometry import PoincareBall
 
-LAWS = {"Riemannian": hdist.RiemannianNormal, "Wrapped": hdist.WrappedNormal}
+DISTRIBUTIONS = {"Riemannian": hdist.RiemannianNormal, "Wrapped": hdist.WrappedNormal}
 # About that of the panels in pixels.
 RESOLUTION = 256
 # Standard deviations, in units of the scale, and the correlation of the normal coordinates.
@@ -28,7 +28,7 @@ COVARIANCES = [((1.0, 1.0), 0.0), ((2.0, 0.5), 0.0), ((0.5, 2.0), 0.0), ((1.0, 1
 
 
 def densities_isotropic(source: Source) -> Figure:
-    """The two laws at the paper's curvature, c = 10."""
+    """The two distributions at the paper's curvature, c = 10."""
     c = 10.0
     return isotropic(PoincareBall(c), [0.5 / math.sqrt(c), 1 / math.sqrt(c)], resolution=RESOLUTION)
 
@@ -39,20 +39,20 @@ def densities_anisotropic(source: Source) -> Figure:
 
 
 def isotropic(ball: PoincareBall, scales: Sequence[float], lebesgue: bool = False, resolution: int = 512) -> Figure:
-    """The two laws (rows) at three means (columns), for one scale after the other.
+    """The two distributions (rows) at three means (columns), for one scale after the other.
 
-    :param ball: where the laws live.
+    :param ball: where the distributions live.
     :param scales: their standard deviations.
     :param lebesgue: densities of the coordinates.
     :param resolution: nodes on a side of the grid of each panel.
     """
     norms = (0.0, 0.4, 0.8)
-    rows = [(name, law, scale) for scale in scales for name, law in LAWS.items()]
+    rows = [(name, distribution, scale) for scale in scales for name, distribution in DISTRIBUTIONS.items()]
     figure, axes = subplots(len(rows), len(norms), size=1.7)
-    for row, (name, law, scale) in zip(axes, rows, strict=True):
+    for row, (name, distribution, scale) in zip(axes, rows, strict=True):
         for ax, norm in zip(row, norms, strict=True):
             mean = _mean(norm, ball)
-            plotting.density(law(mean, scale, ball), ax, lebesgue=lebesgue, resolution=resolution)
+            plotting.density(distribution(mean, scale, ball), ax, lebesgue=lebesgue, resolution=resolution)
             _mark(mean, ball, ax)
         row[0].set_ylabel(rf"{name}, $\sqrt{{c}}\,\sigma = {scale * math.sqrt(float(ball.c)):.3g}$")
     for ax, norm in zip(axes[0], norms, strict=True):
@@ -63,7 +63,7 @@ def isotropic(ball: PoincareBall, scales: Sequence[float], lebesgue: bool = Fals
 def anisotropic(ball: PoincareBall, scale: float, lebesgue: bool = False, resolution: int = 512) -> Figure:
     """The wrapped normal at two means (rows) with four covariances (columns).
 
-    :param ball: where the laws live.
+    :param ball: where the distributions live.
     :param scale: unit of the standard deviations.
     :param lebesgue: densities of the coordinates.
     :param resolution: nodes on a side of the grid of each panel.
@@ -73,8 +73,8 @@ def anisotropic(ball: PoincareBall, scale: float, lebesgue: bool = False, resolu
     for row, norm in zip(axes, norms, strict=True):
         mean = _mean(norm, ball)
         for ax, (stds, correlation) in zip(row, COVARIANCES, strict=True):
-            law = hdist.WrappedNormal(mean, manifold=ball, scale_tril=scale * _factor(stds, correlation))
-            plotting.density(law, ax, lebesgue=lebesgue, resolution=resolution)
+            distribution = hdist.WrappedNormal(mean, manifold=ball, scale_tril=scale * _factor(stds, correlation))
+            plotting.density(distribution, ax, lebesgue=lebesgue, resolution=resolution)
             _mark(mean, ball, ax)
         row[0].set_ylabel(_norm_label(norm))
     unit = scale * math.sqrt(float(ball.c))

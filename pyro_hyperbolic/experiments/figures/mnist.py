@@ -20,7 +20,7 @@ from pyro_hyperbolic.plotting.heatmaps import Extent
 from pyro_hyperbolic.plotting.labels import COLOURS
 
 HYPERBOLIC, EUCLIDEAN = "riemannian c=1.4", "euclidean"
-"""The rows of Table 2 that are drawn; the paper does not say which law its own pictures are of."""
+"""The rows of Table 2 that are drawn; the paper does not say which distribution its own pictures are of."""
 
 TITLES = {
     HYPERBOLIC: r"$\mathcal{P}^{\,c}$-VAE, $c = 1.4$, Riemannian",

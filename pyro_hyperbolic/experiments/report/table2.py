@@ -140,15 +140,15 @@ def _draw(results: Results, paper: dict[str, Any]) -> Figure:
     for i, (ax, d) in enumerate(zip(axes, DIMENSIONS, strict=True)):
         # The cells that the paper stars are far above the others; the axis shows what can be compared.
         heights = []
-        for law, suffix in (("wrapped", ""), ("riemannian", ""), ("wrapped", ", diagonal")):
-            rows = [(c, f"{law} c={c:g}{suffix}") for c in CURVATURES]
+        for distribution, suffix in (("wrapped", ""), ("riemannian", ""), ("wrapped", ", diagonal")):
+            rows = [(c, f"{distribution} c={c:g}{suffix}") for c in CURVATURES]
             found = [(c, row, results.shown(cells[row, d], METRIC)) for c, row in rows]
             ours = [(c, *value) for c, _, value in found if value is not None]
             theirs = [(c, *paper[row][i]) for c, row in rows if row in paper and paper[row][i]]
-            colour = COLOURS["diagonal" if suffix else law]
-            _points(ax, ours, colour, f"{law}{suffix}, ours", "o", "-")
+            colour = COLOURS["diagonal" if suffix else distribution]
+            _points(ax, ours, colour, f"{distribution}{suffix}, ours", "o", "-")
             if not suffix:
-                _points(ax, theirs, colour, f"{law}, paper", "s", DOTTED)
+                _points(ax, theirs, colour, f"{distribution}, paper", "s", DOTTED)
             heights += [value[0] for _, row, value in found if value and (row not in paper or paper[row][i])]
             heights += [mean for _, mean, _ in theirs]
         lines = (

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from pyro_hyperbolic.distributions import ExpMapTransform
-from pyro_hyperbolic.distributions.base import ManifoldNormal, base_law
+from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.programs.match import manifold_of
 
@@ -28,10 +28,9 @@ class Draws:
     """Draws as variables of their own: the same numbers, through which all gradients of the draws pass.
 
     A weight is a function of the draws and of parameters. The doubly reparametrised gradient treats the two
-    differently, so that it must be said what a draw is, apart from the parameters. That of a law on a manifold whose
-    curvature is fixed is a point. With a learned curvature the points themselves move, and so does the
-    volume that densities refer to: then the draw is the vector of normal coordinates at the origin, with its Lebesgue
-    measure.
+    differently, so that a draw must be told from the parameters. On a manifold of fixed curvature a draw is a point.
+    With a learned curvature the points themselves move, and so does the volume that densities refer to: then the draw
+    is the vector of normal coordinates at the origin, with its Lebesgue measure.
 
     :ivar marked: the guide's trace with these draws, without what it computes from them.
     :ivar has_delta: whether it computes sites from them.
@@ -67,7 +66,7 @@ class Draws:
             scored = run_again(guide, self._scored, *tree_map_only(Tensor, Tensor.detach, (args, kwargs)))
             for name, (v, motion) in self._motions.items():
                 site = scored.nodes[name]
-                base_law(site["fn"]).adopt(site["value"], v, motion)
+                base_distribution(site["fn"]).adopt(site["value"], v, motion)
             scored.compute_log_prob(lambda name, site: not is_delta(site))
         if before and not all(map(torch.equal, before, _random_states())):
             raise ValueError(
@@ -84,9 +83,9 @@ class Draws:
             return
         value = site["value"].view_as(site["value"])
         self._replace(site, value, value)
-        law = base_law(site["fn"])
-        if isinstance(law, ManifoldNormal) and law.drew(site["value"]):
-            self._motions[site["name"]] = law.draw_motion()
+        distribution = base_distribution(site["fn"])
+        if isinstance(distribution, ManifoldNormal) and distribution.drew(site["value"]):
+            self._motions[site["name"]] = distribution.draw_motion()
             self._variables.append((self._motions[site["name"]][1], site["fn"].event_dim))
         self._variables.append((value, site["fn"].event_dim))
 
@@ -117,8 +116,8 @@ def sample_sites(trace: Any) -> list[Site]:
 
 
 def is_delta(site: Site) -> bool:
-    """Whether the site is no draw, but a function of draws and parameters."""
-    return isinstance(base_law(site["fn"]), dist.Delta)
+    """Whether the site is not a draw, but a function of draws and parameters."""
+    return isinstance(base_distribution(site["fn"]), dist.Delta)
 
 
 class _ParametersFixed(TorchFunctionMode):
@@ -146,7 +145,7 @@ def _exactly(value: Tensor, other: Tensor) -> Tensor:
 
 
 def _as_density(fn: Any, log_density: Tensor) -> Tensor:
-    """What ``fn`` makes of a log-density of the law inside of it: ``to_event`` sums it and ``mask`` masks it."""
+    """What ``fn`` makes of the log-density of the distribution in it: ``to_event`` sums it and ``mask`` masks it."""
     if isinstance(fn, dist.Independent):
         return sum_rightmost(_as_density(fn.base_dist, log_density), fn.reinterpreted_batch_ndims)
     if isinstance(fn, dist.MaskedDistribution):
@@ -163,7 +162,8 @@ def _random_states() -> list[Tensor]:
 
 def _check_reparametrised(site: Site) -> None:
     if not getattr(site["fn"], "has_rsample", False):
+        kind = type(base_distribution(site["fn"])).__name__
         raise ValueError(
-            f"site {site['name']!r} is drawn from {type(base_law(site['fn'])).__name__}, which is not reparametrised:"
-            " DReG_ELBO differentiates the draws; use a reparametrised law, or pyro.infer.TraceGraph_ELBO."
+            f"site {site['name']!r} is drawn from {kind}, which is not reparametrised:"
+            " DReG_ELBO differentiates the draws; use a reparametrised distribution, or pyro.infer.TraceGraph_ELBO."
         )

@@ -65,7 +65,7 @@ class DReG_ELBO(ELBO):
         vectorize_particles: bool = False,
     ) -> None:
         if isinstance(num_particles, bool) or not isinstance(num_particles, int) or num_particles < 1:
-            raise ValueError(f"num_particles must be an integer >= 1, got {num_particles!r}.")
+            raise ValueError(f"num_particles must be a positive integer, got {num_particles!r}.")
         super().__init__(
             num_particles=num_particles,
             max_plate_nesting=max_plate_nesting,

@@ -19,9 +19,10 @@ from pyro.infer.util import get_dependent_plate_dims, is_validation_enabled, tor
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_hyperbolic.distributions.base import base_law
+from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.infer.bounds.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.bounds.enumeration import enumerated_elbo
+from pyro_hyperbolic.infer.programs.arguments import split_tensors
 from pyro_hyperbolic.infer.programs.match import check_sites
 
 TensorLoss = Callable[..., Tensor]
@@ -52,7 +53,12 @@ def tensor_loss(loss: ELBO | TensorLoss) -> TensorLoss:
         traces = list(loss._get_traces(model, guide, args, kwargs))
         if is_validation_enabled():
             check_sites(*traces[0])
-        return terms(loss, traces)
+        value = terms(loss, traces)
+        if isinstance(value, Tensor):
+            return value
+        # Programs without a site, as of an auxiliary loss in a step that has no labels for it.
+        like = next(iter(split_tensors(args, kwargs)[0]), torch.empty(()))
+        return torch.full((), value, device=like.device)
 
     return evaluate
 
@@ -72,8 +78,8 @@ def _checked(loss: TensorLoss) -> TensorLoss:
             raise ValueError(f"loss must return one number, got shape {tuple(value.shape)}; sum over it.")
         if torch.is_grad_enabled() and not value.requires_grad:
             raise ValueError(
-                "loss returned a tensor without a graph, by which no parameter would be trained; do not detach it, and"
-                " do not compute it under torch.no_grad()."
+                "loss returned a tensor without gradients, so no parameter would be trained; do not detach it, and do"
+                " not compute it under torch.no_grad()."
             )
         return value.reshape(())
 
@@ -158,7 +164,8 @@ def _check_reparametrised(site: dict[str, Any]) -> None:
     if site["infer"].get("enumerate") or site["infer"].get("_enumerate_dim") is not None:
         raise ValueError(f"site {site['name']!r} is enumerated; use the loss TraceEnum_ELBO.")
     if not is_identically_zero(site["score_parts"].score_function):
+        kind = type(base_distribution(site["fn"])).__name__
         raise ValueError(
-            f"site {site['name']!r} is drawn from {type(base_law(site['fn'])).__name__}, which is not reparametrised,"
+            f"site {site['name']!r} is drawn from {kind}, which is not reparametrised,"
             " so its gradient needs a score function; use pyro.infer.SVI, or a reparametrised distribution."
         )

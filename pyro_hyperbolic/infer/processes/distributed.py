@@ -48,10 +48,10 @@ class DistributedSVI(FastSVI):
     .. math:: \mathcal{L} = \sum_r \sum_{i \in R_r} \mathcal{L}_i(\epsilon_i) ,
 
     so that losses and gradients are summed over the processes, whatever the sizes of their shares, and the noise
-    :math:`\epsilon` is drawn for the whole batch in each of them. What is left of a difference to one process is the
-    order of sums. The parameters must belong to modules; those of the first process, and the buffers, are copied to the
-    others, and so is the state of torch's generator. All processes then have to draw the same random numbers: after
-    work that only some of them did, call :meth:`synchronize`. A difference is found and raises an error.
+    :math:`\epsilon` is drawn for the whole batch in each of them. The result differs from that of one process by
+    the order of sums only. The parameters must belong to modules; those of the first process, and the buffers, are
+    copied to the others, and so is the state of torch's generator. All processes then have to draw the same random
+    numbers: after work that only some of them did, call :meth:`synchronize`. A difference raises an error.
 
     A density has to belong to one datum, or to none. Statistics of the batch (BatchNorm), scales by its length, factors
     of the data outside of the plate, and noise that is drawn apart from sample sites (dropout) cannot be shared. To

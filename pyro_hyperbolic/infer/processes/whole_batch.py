@@ -81,9 +81,13 @@ class WholeBatch(Messenger):
         self.sites: set[str] = set()
 
     def _pyro_sample(self, msg: Any) -> None:
-        law = msg["fn"]
-        if isinstance(law, _Subsample):
-            if msg["value"] is None and law.subsample_size is not None and law.subsample_size < law.size:
+        distribution = msg["fn"]
+        if isinstance(distribution, _Subsample):
+            if (
+                msg["value"] is None
+                and distribution.subsample_size is not None
+                and distribution.subsample_size < distribution.size
+            ):
                 raise SharingError(
                     f"plate {msg['name']!r} draws a subsample, which each process would draw from rows of its own; give"
                     " minibatches instead."
@@ -108,14 +112,14 @@ class WholeBatch(Messenger):
         if not self.rows.count:
             msg["scale"] = msg["scale"] * 0.0
         if not (msg["is_observed"] or msg["done"]):
-            with _RowsOfNoise(msg["name"], law.batch_shape, frame.dim, self.rows):
-                msg["value"] = law(*msg["args"], **msg["kwargs"])
+            with _RowsOfNoise(msg["name"], distribution.batch_shape, frame.dim, self.rows):
+                msg["value"] = distribution(*msg["args"], **msg["kwargs"])
             msg["done"] = True
 
     def _share(self, msg: Any) -> None:
         if not self.separable:
             raise SharingError(
-                f"site {msg['name']!r} is outside of the plate {self.plate!r}, so that this loss is no sum over the"
+                f"site {msg['name']!r} is outside of the plate {self.plate!r}, so that this loss is not a sum over the"
                 " data; use Trace_ELBO."
             )
         msg["scale"] = msg["scale"] / self.world
@@ -125,7 +129,7 @@ class _RowsOfNoise(TorchFunctionMode):
     """Draws noise for the whole batch and returns the rows.
 
     :param site: name of the site, for errors.
-    :param batch_shape: of its law; the first dimensions of the noise.
+    :param batch_shape: of its distribution; the first dimensions of the noise.
     :param dim: that of the data, counted from the end of ``batch_shape``.
     """
 
@@ -139,7 +143,7 @@ class _RowsOfNoise(TorchFunctionMode):
         if func in _OF_PARAMETERS:
             raise SharingError(
                 f"site {self.site!r} draws by {func.__name__}, whose noise depends on the parameters, so that a process"
-                " cannot draw that of another one's data; use a law whose noise does not, or one process."
+                " cannot draw that of another one's data; use a distribution whose noise does not, or one process."
             )
         if func in _IN_PLACE:
             own, *rest = args
@@ -157,7 +161,7 @@ class _RowsOfNoise(TorchFunctionMode):
         if own[: len(self.batch_shape)] != tuple(self.batch_shape):
             raise SharingError(
                 f"site {self.site!r} has batch shape {tuple(self.batch_shape)} but draws noise of shape {own}, in which"
-                " the data cannot be found; use a law that draws its noise in its own shape, or one process."
+                " the data cannot be found; use a distribution that draws its noise in its own shape, or one process."
             )
         return own[: self.axis] + (self.rows.total,) + own[self.axis + 1 :]
 

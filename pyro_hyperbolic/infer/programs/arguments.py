@@ -22,15 +22,19 @@ def split_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[T
 
 
 def signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a captured or compiled step depends on: shapes of tensors, values of all else."""
+    """What a captured or compiled step depends on: shapes of tensors, values of all else.
+
+    Wherever the tensors are, a captured step copies them to its device.
+    """
     flat, spec = torch.utils._pytree.tree_flatten((args, kwargs))
     for x in flat:
         if type(x).__hash__ is None:
             raise ValueError(
-                f"an argument of a captured or compiled step must be a tensor or a plain value, got one of type"
-                f" {type(x).__name__}; turn it into a tensor."
+                "an argument of a captured or compiled step must be a tensor or a plain value, got one of type"
+                f" {type(x).__name__}; turn what changes from step to step into tensors, bind what does not to the"
+                " programs by functools.partial, or use capture=False and compile=False."
             )
-    return spec, tuple((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in flat)
+    return spec, tuple((x.shape, x.dtype) if isinstance(x, Tensor) else x for x in flat)
 
 
 def length(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

@@ -10,7 +10,7 @@ import torch
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """Evaluate without a trace in the random numbers, and without gradients.
+    """Evaluate without changing the state of the random numbers, and without gradients.
 
     >>> state = torch.get_rng_state()
     >>> with aside():

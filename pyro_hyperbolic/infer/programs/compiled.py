@@ -16,7 +16,7 @@ def compile_function(function: Callable[..., Any], *inputs: Any) -> Callable[...
     """``function`` traced on these inputs and compiled; of one shape, with all its Python run once.
 
     Dynamo cannot read a Pyro program (its handlers are context managers); tracing runs it. What the compiler fails on
-    (it has bugs, and needs a toolchain) runs as it was traced, with a warning.
+    (it has bugs, and needs a toolchain) runs uncompiled, with a warning.
     """
     from torch.fx.experimental.proxy_tensor import make_fx  # half a second, which only those who compile should pay
 

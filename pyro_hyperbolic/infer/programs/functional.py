@@ -66,6 +66,11 @@ class Parameters:
         self._numbers = [(attributes, name) for attributes, name in numbers if name != "training"]
 
     @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return next(iter(self.tensors.values())).device
+
+    @property
     def buffers(self) -> dict[str, Tensor]:
         """The present buffers of the modules."""
         return {key: module._buffers[name] for key, (module, name) in self._buffer_owners.items()}  # type: ignore[misc]
@@ -277,6 +282,12 @@ class Found(Messenger):
     def changed(self, parameters: Parameters) -> set[str]:
         """Which of the buffers they have changed."""
         return {name for name, t in parameters.buffers.items() if id(t) in self._changed}
+
+
+def device_of(*programs: Program) -> torch.device | None:
+    """Where the programs will run, as far as their modules tell."""
+    modules = (module for program in programs for module in _modules_of(program))
+    return next((parameter.device for module in modules for parameter in module.parameters()), None)
 
 
 def _modules_of(program: Program) -> list[nn.Module]:

@@ -11,7 +11,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_hyperbolic.distributions.base import base_law
+from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.distributions.constraints import OnManifold
 from pyro_hyperbolic.distributions.homes import complaint
 from pyro_hyperbolic.infer.programs.aside import aside
@@ -21,14 +21,14 @@ from pyro_hyperbolic.ops.checks import inspectable
 def check_model_guide(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """Run both programs once, and raise a ``ValueError`` where a latent of the guide is not one of the model.
 
-    The density of a law on a manifold is one of the Riemannian volume. A guide that draws such a latent from a law of
-    Euclidean space, or of another curvature, has a density of another measure, and the ELBO of the two is
-    no bound. As long as the draws fall inside the ball, nothing else reports it. :class:`DReG_ELBO`,
+    On a manifold, densities refer to the Riemannian volume. A guide that draws such a latent from a Euclidean
+    distribution, or from one of another curvature, has a density with respect to another measure, and the ELBO of the
+    two is not a bound. As long as the draws fall inside the ball, nothing else reports it. :class:`DReG_ELBO`,
     :class:`FastSVI` and :class:`EnsembleSVI` check this in every validated evaluation; call it once before training
     with ``pyro.infer.SVI`` and a loss of Pyro.
 
     A latent that is missing in the guide is an error too, unless it is to be enumerated. For a point of a
-    manifold the guide may use any law on that manifold, or ``Delta`` (as Pyro's autoguides do).
+    manifold the guide may use any distribution on that manifold, or ``Delta`` (as Pyro's autoguides do).
 
     :param model: the model.
     :param guide: the guide.
@@ -67,7 +67,7 @@ def check_sites(model_trace: Any, guide_trace: Any) -> None:
                 f"site {name!r} of the model is neither observed nor in the guide; give it a site there, or sum it out"
                 " with pyro.infer.TraceEnum_ELBO if it is discrete."
             )
-        ours, theirs = base_law(site["fn"]), base_law(guide_trace.nodes[name]["fn"])
+        ours, theirs = base_distribution(site["fn"]), base_distribution(guide_trace.nodes[name]["fn"])
         if not isinstance(theirs, dist.Delta):
             _check_supports(name, ours, theirs)
         else:
@@ -87,13 +87,13 @@ def _check_supports(name: str, ours: Any, theirs: Any) -> None:
     if here is None:
         raise ValueError(
             f"site {name!r} is drawn from {type(ours).__name__} in the model, but the guide makes it a point of"
-            f" {there!r}; use laws of one space in both."
+            f" {there!r}; use distributions of one space in both."
         )
     if there is None:
         raise ValueError(
             f"site {name!r} is a point of {here!r} in the model, but the guide draws it from {type(theirs).__name__},"
-            " whose density is of another measure; use WrappedNormal or RiemannianNormal on the model's manifold, or"
-            " AutoWrappedNormal."
+            " whose density refers to another measure; use WrappedNormal or RiemannianNormal on the model's manifold,"
+            " or AutoWrappedNormal."
         )
     raise ValueError(
         f"site {name!r} is a point of {here!r} in the model and of {there!r} in the guide; use one manifold in both."
@@ -104,10 +104,10 @@ def _comparable(*supports: OnManifold) -> bool:
     return inspectable(*[c for s in supports for c in s.manifold.curvatures if isinstance(c, Tensor)])
 
 
-def manifold_of(law: Any) -> OnManifold | None:
-    """Where the points of ``law`` lie, if they lie on a manifold."""
+def manifold_of(distribution: Any) -> OnManifold | None:
+    """Where the points of ``distribution`` lie, if they lie on a manifold."""
     try:
-        constraint = single_value(law.support)
+        constraint = single_value(distribution.support)
     except NotImplementedError:
         return None
     return constraint if isinstance(constraint, OnManifold) else None

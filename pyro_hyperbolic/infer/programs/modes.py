@@ -35,7 +35,7 @@ class Unvalidated(Messenger):
 class OutOfPlaceRandom(TorchFunctionMode):
     """torch.distributions draws some noise in place, which ``vmap`` refuses; draw it out of place.
 
-    So does it ``.data``, of which Pyro's enumeration reads the shape.
+    It refuses ``.data`` too, of which Pyro's enumeration reads the shape, and recurrent networks, which become loops.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,11 +57,26 @@ def _exponential(t: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
     return -torch.log1p(-torch.rand(t.shape, dtype=t.dtype, device=t.device)) / lambd
 
 
-_OUT_OF_PLACE: dict[Any, Callable[..., Tensor]] = {
+def _unrolled(network: Any, name: str) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        if isinstance(args[2], Tensor):
+            return network(*args)  # packed sequences, of lengths that only the host knows
+        from torch._decomp import decompositions  # slow to import
+
+        return getattr(decompositions, name)(*args)
+
+    return run
+
+
+_OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
     torch.Tensor.normal_: _normal,
     torch.Tensor.uniform_: _uniform,
     torch.Tensor.exponential_: _exponential,
     torch.Tensor.data.__get__: torch.Tensor.detach,  # type: ignore[attr-defined]  # a descriptor
+    torch.rnn_tanh: _unrolled(torch.rnn_tanh, "rnn_tanh_input"),
+    torch.rnn_relu: _unrolled(torch.rnn_relu, "rnn_relu_input"),
+    torch.lstm: _unrolled(torch.lstm, "lstm_impl"),
+    torch.gru: _unrolled(torch.gru, "gru_impl"),
 }
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import biject_to, constraints
 
 from pyro_hyperbolic.distributions import ExpMapTransform, FlatTransform
-from pyro_hyperbolic.distributions.base import ManifoldNormal, base_law
+from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
 from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.programs.match import manifold_of
@@ -57,14 +57,14 @@ class ManifoldReparam(PointReparam):
     suffix = "coords"
 
     def site(self, name: str, fn: Any) -> Any:
-        law = base_law(fn)
-        support = manifold_of(law)
+        distribution = base_distribution(fn)
+        support = manifold_of(distribution)
         if support is None:
             raise ValueError(
-                f"site {name!r} is drawn from {type(law).__name__}, which is no distribution of points of a manifold;"
+                f"site {name!r} is drawn from {type(distribution).__name__}, which has no points of a manifold;"
                 " take it out of the config of poutine.reparam."
             )
-        return NormalCoordinates(law, support.manifold, validate_args=False)
+        return NormalCoordinates(distribution, support.manifold, validate_args=False)
 
     def to_point(self, fn: Any, value: Tensor) -> Tensor:
         return self._map(fn)(value)
@@ -73,19 +73,19 @@ class ManifoldReparam(PointReparam):
         return self._map(fn).inv(point)
 
     def observed(self, msg: Any) -> Any:
-        law = base_law(msg["fn"])
-        manifold = self._map(law).manifold
-        dim = manifold.intrinsic_dim(law.event_shape[-1])
-        if manifold.ambient_dim(dim) != dim or not isinstance(law, ManifoldNormal):
+        distribution = base_distribution(msg["fn"])
+        manifold = self._map(distribution).manifold
+        dim = manifold.intrinsic_dim(distribution.event_shape[-1])
+        if manifold.ambient_dim(dim) != dim or not isinstance(distribution, ManifoldNormal):
             raise ValueError(
                 f"site {msg['name']!r} observes a point of {manifold!r}, whose curvature is not fixed."
                 " Points of a hyperboloid or a sphere determine it; observe points of the ball, with WrappedNormal or"
                 " RiemannianNormal, or functions of points such as distances."
             )
-        return {**msg, "fn": wrapped_as(msg["fn"], BallCoordinates(law, validate_args=False))}
+        return {**msg, "fn": wrapped_as(msg["fn"], BallCoordinates(distribution, validate_args=False))}
 
     def _map(self, fn: Any) -> ExpMapTransform | FlatTransform:
-        support = manifold_of(base_law(fn))
+        support = manifold_of(base_distribution(fn))
         assert support is not None  # for the type checker: site() refuses the others
         return biject_to(support)
 
@@ -93,45 +93,45 @@ class ManifoldReparam(PointReparam):
 class NormalCoordinates(dist.TorchDistribution):
     """The normal coordinates at the origin of a point, with respect to Lebesgue measure.
 
-    :param law: the distribution of the point.
+    :param distribution: the distribution of the point.
     :param manifold: where it lives.
     """
 
     arg_constraints: dict[str, Any] = {}
     support = constraints.real_vector
 
-    def __init__(self, law: Any, manifold: Manifold, validate_args: bool | None = None) -> None:
-        self.law, self.manifold = law, manifold
-        self.has_rsample = law.has_rsample
-        size = manifold.intrinsic_dim(law.event_shape[-1])
-        super().__init__(law.batch_shape, torch.Size([size]), validate_args=validate_args)
+    def __init__(self, distribution: Any, manifold: Manifold, validate_args: bool | None = None) -> None:
+        self.distribution, self.manifold = distribution, manifold
+        self.has_rsample = distribution.has_rsample
+        size = manifold.intrinsic_dim(distribution.event_shape[-1])
+        super().__init__(distribution.batch_shape, torch.Size([size]), validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> NormalCoordinates:
-        return NormalCoordinates(self.law.expand(batch_shape), self.manifold, validate_args=False)
+        return NormalCoordinates(self.distribution.expand(batch_shape), self.manifold, validate_args=False)
 
     @property
     def mean(self) -> Tensor:
         """Those of the Fréchet mean: a centre to start from."""
-        return self.manifold.to_normal_coords(None, self.law.mean)
+        return self.manifold.to_normal_coords(None, self.distribution.mean)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         with torch.no_grad():
-            return self.manifold.to_flat(self.law.sample(sample_shape))
+            return self.manifold.to_flat(self.distribution.sample(sample_shape))
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
-        return self.manifold.to_flat(self.law.rsample(sample_shape))
+        return self.manifold.to_flat(self.distribution.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
         chart = biject_to(on_manifold(self.manifold))
-        if isinstance(self.law, ManifoldNormal) and isinstance(chart, ExpMapTransform):
-            density = self.law._log_density(self._coords_at_loc(value))
+        if isinstance(self.distribution, ManifoldNormal) and isinstance(chart, ExpMapTransform):
+            density = self.distribution._log_density(self._coords_at_loc(value))
         else:
-            density = self.law.log_prob(chart(value))
+            density = self.distribution.log_prob(chart(value))
         return density + chart.log_abs_det_jacobian(value, value)
 
     def _coords_at_loc(self, value: Tensor) -> Tensor:
         """Without the point itself, whose coordinates may not reach as far as an algorithm goes."""
-        loc = self.law.loc
+        loc = self.distribution.loc
         m = self.manifold.to_normal_coords(None, loc)
         if not loc.requires_grad and loc.device.type == "cpu" and inspectable(m) and not m.any():
             return value  # at the origin: half of the work
@@ -141,26 +141,26 @@ class NormalCoordinates(dist.TorchDistribution):
 class BallCoordinates(dist.TorchDistribution):
     """A point of the ball, with respect to Lebesgue measure of its coordinates.
 
-    :param law: the distribution of the point.
+    :param distribution: the distribution of the point.
     """
 
     arg_constraints: dict[str, Any] = {}
     has_rsample = True
 
-    def __init__(self, law: ManifoldNormal, validate_args: bool | None = None) -> None:
-        self.law = law
-        super().__init__(law.batch_shape, law.event_shape, validate_args=validate_args)
+    def __init__(self, distribution: ManifoldNormal, validate_args: bool | None = None) -> None:
+        self.distribution = distribution
+        super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> constraints.Constraint:
-        return self.law.support
+        return self.distribution.support
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> BallCoordinates:
-        return BallCoordinates(self.law.expand(batch_shape), validate_args=False)
+        return BallCoordinates(self.distribution.expand(batch_shape), validate_args=False)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
-        return self.law.rsample(sample_shape)
+        return self.distribution.rsample(sample_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         # This measure may meet an observation in every curvature.
-        return self.law._checked_log_prob(value) + self.law.manifold.log_volume_element(value)
+        return self.distribution._checked_log_prob(value) + self.distribution.manifold.log_volume_element(value)

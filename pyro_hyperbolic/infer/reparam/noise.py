@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
-from pyro_hyperbolic.distributions.base import ManifoldNormal, base_law
+from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
 from pyro_hyperbolic.infer.reparam.site import PointReparam
 
 
@@ -18,23 +18,25 @@ class _NoiseReparam(PointReparam):
     kind: type[ManifoldNormal]
 
     def site(self, name: str, fn: Any) -> Any:
-        law = base_law(fn)
-        if not isinstance(law, self.kind):
+        distribution = base_distribution(fn)
+        if not isinstance(distribution, self.kind):
             raise ValueError(
-                f"site {name!r} is drawn from {type(law).__name__}, but {type(self).__name__} is for"
+                f"site {name!r} is drawn from {type(distribution).__name__}, but {type(self).__name__} is for"
                 f" {self.kind.__name__}; use ManifoldReparam, which takes any distribution of points."
             )
-        zero = torch.zeros(law.batch_shape + (law.dim,), dtype=law.loc.dtype, device=law.loc.device)
+        zero = torch.zeros(
+            distribution.batch_shape + (distribution.dim,), dtype=distribution.loc.dtype, device=distribution.loc.device
+        )
         white = _White(zero, 1.0)
-        white.checked = law
+        white.checked = distribution
         return white.to_event(1)
 
     def to_point(self, fn: Any, value: Tensor) -> Tensor:
-        law = base_law(fn)
-        return law._transform(law._colour(value))  # from_noise without its check of the reach
+        distribution = base_distribution(fn)
+        return distribution._transform(distribution._colour(value))  # from_noise without its check of the reach
 
     def from_point(self, fn: Any, point: Tensor) -> Tensor:
-        return base_law(fn).to_noise(point)
+        return base_distribution(fn).to_noise(point)
 
 
 class _White(dist.Normal):

@@ -3,7 +3,8 @@
 How a step of :class:`~pyro_hyperbolic.infer.FastSVI` flows through these files:
 
 1. ``minibatch`` yields a batch, whose rows it takes on the device. ``run`` asks for many steps at a time: where steps
-   are captured it hands over the rows of the next batches, and one graph then draws these batches too.
+   are captured it hands over the rows of the next batches, and one graph then draws these batches too. Batches of
+   anything else, from the host, ``transfer`` copies to the device beside the steps before.
 2. ``fast_svi`` does the first step as ``SVI`` would, with validation. ``programs.functional`` finds the parameters in
    this run, and ``bounds.tensor_elbo`` gives the loss as a tensor.
 3. ``optimiser`` makes one torch optimiser for all parameters. It works on the state that the ``PyroOptim`` has for each
@@ -20,6 +21,6 @@ How a step of :class:`~pyro_hyperbolic.infer.FastSVI` flows through these files:
 member with its gradient is mapped over the stack.
 
 Imports point one way: ``fast_svi`` and ``ensemble``, which do not know each other, import ``run`` -> ``minibatch``,
-``optimiser`` -> ``adam`` -> ``adam_kernel``, ``graphs`` and ``watch``; and from all of them to ``bounds`` and
-``programs``.
+``transfer``, ``optimiser`` -> ``adam`` -> ``adam_kernel``, ``graphs`` and ``watch``; and from all of them to ``bounds``
+and ``programs``.
 """

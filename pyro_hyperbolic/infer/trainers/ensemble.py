@@ -18,12 +18,13 @@ from pyro_hyperbolic.infer.bounds.tensor_elbo import TensorLoss, tensor_loss
 from pyro_hyperbolic.infer.programs.arguments import as_arguments, signature, split_tensors, step_on
 from pyro_hyperbolic.infer.programs.aside import aside
 from pyro_hyperbolic.infer.programs.compiled import compile_function, explained
-from pyro_hyperbolic.infer.programs.functional import Found, Parameters, Program
+from pyro_hyperbolic.infer.programs.functional import Found, Parameters, Program, device_of
 from pyro_hyperbolic.infer.programs.modes import OutOfPlaceRandom
 from pyro_hyperbolic.infer.trainers.graphs import CapturedSteps
 from pyro_hyperbolic.infer.trainers.minibatch import Epoch
 from pyro_hyperbolic.infer.trainers.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.trainers.run import run_steps
+from pyro_hyperbolic.infer.trainers.transfer import Transfer
 from pyro_hyperbolic.infer.trainers.watch import NaNWatch
 
 _EQUAL = 1e-3  # relative difference of a member's loss in the ensemble and alone, given the same noise
@@ -82,7 +83,7 @@ class EnsembleSVI:
         self.loss = tensor_loss(loss)
         self.learning_rates = learning_rates
         if validate_every < 1:
-            raise ValueError(f"validate_every must be at least 1, got {validate_every}.")
+            raise ValueError(f"validate_every must be a positive integer, got {validate_every}.")
         self.capture, self.compile, self.randomness = capture, compile, randomness
         self.validate_every = validate_every
         self.steps = 0
@@ -110,6 +111,7 @@ class EnsembleSVI:
         if self._optimiser is None:
             self._set_up(args, kwargs, shared)
         else:
+            self._check_views()
             self._validate(1, args, kwargs, shared)
         self._take_over_changes()
         assert self._optimiser is not None
@@ -134,13 +136,15 @@ class EnsembleSVI:
         def block(epoch: Epoch, rows: Tensor) -> Tensor | None:
             return self._block(epoch, rows, shared)
 
-        losses = run_steps(batches, lambda batch: step_on(self.step, batch, shared=shared), block, progress)
+        transfer = Transfer(self._place)
+        losses = run_steps(batches, lambda batch: step_on(self.step, batch, shared=shared), block, transfer, progress)
         return torch.cat(losses) if losses else torch.empty(0, len(self))
 
     def _block(self, epoch: Epoch, rows: Tensor, shared: bool) -> Tensor | None:
         """The steps with some batches, given by their rows, in one graph; ``None`` before a step of the kind."""
         if self._optimiser is None or not self._optimiser.captured:
             return None
+        self._check_views()
         args, kwargs = as_arguments(epoch.source.take(rows[0]))
         self._take_over_changes()
         key = self._key(args, kwargs, shared)
@@ -207,7 +211,7 @@ class EnsembleSVI:
         if self._pending is not None:
             return self._pending
         if self._optimiser is None:
-            raise ValueError("there is no state before the first step.")
+            raise ValueError("there is no state before the first step; call step or run first.")
         self._watch.flush()
         tensors = {name: t.detach().clone() for name, t in self.parameters.items()}
         buffers = {name: t.detach().clone() for name, t in self.buffers.items()}
@@ -223,6 +227,12 @@ class EnsembleSVI:
     def _parts(self) -> tuple[Parameters, tuple[Program, Program]]:
         assert self._template is not None
         return self._template, self.members[0]
+
+    def _place(self) -> torch.device | None:
+        """Where captured steps are, as far as that is known."""
+        if self.capture is False:
+            return None
+        return device_of(*self.members[0]) if self._template is None else self._template.device
 
     def _detached(self) -> dict[str, Tensor]:
         return {name: t.detach() for name, t in self.parameters.items()}
@@ -307,6 +317,16 @@ class EnsembleSVI:
             if own & seen:
                 raise ValueError(f"member {i} shares parameters with another member; give each a module of its own.")
             seen |= own
+
+    def _check_views(self) -> None:
+        """Refuse to train a stack that the members have left."""
+        for name, tensor in self._parts()[0].tensors.items():
+            if tensor.data_ptr() != self.parameters[name].data_ptr():
+                raise ValueError(
+                    f"the parameter {name!r} of member 0 is no longer a part of the ensemble: another EnsembleSVI has"
+                    " taken the members, or they were moved to another device or dtype. Make one EnsembleSVI of them,"
+                    " with the sum of the losses (loss may be a function), after they were moved."
+                )
 
     def _validate(self, count: int, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
         """Where it is due in one of the next steps, evaluate a member by itself, with Pyro's validation, aside.

@@ -16,12 +16,13 @@ from pyro_hyperbolic.infer.bounds.tensor_elbo import TensorLoss, tensor_loss
 from pyro_hyperbolic.infer.programs.arguments import as_arguments, signature, split_tensors, step_on
 from pyro_hyperbolic.infer.programs.aside import aside
 from pyro_hyperbolic.infer.programs.compiled import compile_function, explained
-from pyro_hyperbolic.infer.programs.functional import Found, Parameters, Program, unknown_parameter
+from pyro_hyperbolic.infer.programs.functional import Found, Parameters, Program, device_of, unknown_parameter
 from pyro_hyperbolic.infer.programs.modes import ConstantsOnDevice, DecompositionsOnDevice, Unvalidated
 from pyro_hyperbolic.infer.trainers.graphs import CapturedSteps
 from pyro_hyperbolic.infer.trainers.minibatch import Epoch
 from pyro_hyperbolic.infer.trainers.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.trainers.run import run_steps
+from pyro_hyperbolic.infer.trainers.transfer import Transfer
 from pyro_hyperbolic.infer.trainers.watch import NaNWatch
 
 Gradients = tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor]]
@@ -79,7 +80,7 @@ class FastSVI:
         validate_every: int = 1000,
     ) -> None:
         if validate_every < 1:
-            raise ValueError(f"validate_every must be at least 1, got {validate_every}.")
+            raise ValueError(f"validate_every must be a positive integer, got {validate_every}.")
         if loss_and_grads is not None:
             raise ValueError("loss_and_grads must be None: the gradients are those of loss; or use pyro.infer.SVI.")
         if num_samples or num_steps:
@@ -114,14 +115,15 @@ class FastSVI:
         """A step for each of the batches; the losses as one tensor.
 
         Captured steps with the batches of an epoch of :class:`Minibatches` are taken many at a time, in a graph that
-        draws the batches too. Those of any other iterable are drawn while the device is at work on the last one. An
-        interrupt loses no more than the steps of one graph; what was trained before stays.
+        draws the batches too. Those of any other iterable are drawn, and copied to the device, while it is at work on
+        the last one. An interrupt loses no more than the steps of one graph; what was trained before stays.
 
         :param batches: arguments of :meth:`step`: a tuple holds several, a dictionary keywords. For example an epoch of
             :class:`Minibatches`, or a ``DataLoader``.
         :param progress: show a progress bar.
         """
-        losses = run_steps(batches, lambda batch: step_on(self.step, batch), self._block, progress)
+        transfer = Transfer(self._place)
+        losses = run_steps(batches, lambda batch: step_on(self.step, batch), self._block, transfer, progress)
         return torch.cat(losses) if losses else torch.empty(0)
 
     def loss_and_grads(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> Tensor:
@@ -151,7 +153,7 @@ class FastSVI:
         if self._pending is not None:
             return self._pending
         if self._optimiser is None or self._parameters is None:
-            raise ValueError("there is no state before the first step.")
+            raise ValueError("there is no state before the first step; call step or run first.")
         self._flush()
         tensors = {name: t.detach().clone() for name, t in self._parameters.tensors.items()}
         buffers = {name: t.detach().clone() for name, t in self._parameters.buffers.items()}
@@ -167,7 +169,13 @@ class FastSVI:
     @property
     def _device(self) -> torch.device:
         assert self._parameters is not None
-        return next(iter(self._parameters.tensors.values())).device
+        return self._parameters.device
+
+    def _place(self) -> torch.device | None:
+        """Where captured steps are, as far as that is known."""
+        if self.capture is False:
+            return None
+        return device_of(self.model, self.guide) if self._parameters is None else self._device
 
     def _advance(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         if self._optimiser is None and self._pending is not None:
@@ -223,6 +231,9 @@ class FastSVI:
             self._make_optimiser(self._parameters)
         elif self._optimiser.sync():
             self._forget_graphs()
+        if not self._stepped() <= self._graded:
+            self._graded |= self._stepped()
+            self._forget_graphs()
 
     def _ordinary_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], validated: bool = False) -> Tensor:
         """A step that runs the programs, with whatever parameters they have."""
@@ -272,7 +283,7 @@ class FastSVI:
     def _apply_gradients(self, used: set[str]) -> None:
         """Step what ``SVI`` would: the parameters that the programs used, with the gradient 0 where there is none.
 
-        Those that never had a gradient are left alone.
+        Those that never had a gradient, in this trainer or another one with its optimiser, are left alone.
         """
         assert self._parameters is not None
         assert self._optimiser is not None
@@ -309,7 +320,15 @@ class FastSVI:
 
     def _make_optimiser(self, parameters: Parameters) -> None:
         self._optimiser = OneOptimiser(self.optim, parameters.tensors, parameters.names, self.capture)
+        self._graded |= self._stepped()
         self._forget_graphs()
+
+    def _stepped(self) -> set[str]:
+        """The parameters that have had a gradient, some of them in another trainer with the same optimiser."""
+        assert self._parameters is not None
+        assert self._optimiser is not None
+        state = self._optimiser.torch.state
+        return {name for name, tensor in self._parameters.tensors.items() if state.get(tensor)}
 
     def _forget_graphs(self) -> None:
         """A captured graph writes to the state it was captured with; another one has to be made first."""
@@ -332,7 +351,7 @@ class FastSVI:
                 tensor.copy_(self._pending["parameters"][name])
         self.steps = self._pending["steps"]
         self._pending = None
-        self._graded = {name for name, t in self._parameters.tensors.items() if self._optimiser.torch.state.get(t)}
+        self._graded = self._stepped()
         self._watch = NaNWatch()
         self._forget_graphs()
 

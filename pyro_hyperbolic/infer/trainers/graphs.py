@@ -35,7 +35,9 @@ class CapturedStep:
         warm_up: int = 3,
     ) -> None:
         given, rebuild = split_tensors(args, kwargs)
-        self._inputs = [t.clone() for t in given]
+        # On the device also where the given ones are not: the graph would keep what is read on the host, a 0-dim weight
+        # for example. Of what must stay on the host, such as the lengths of packed sequences, torch then complains.
+        self._inputs = [t.to(state[0].device, copy=True) for t in given]
         own_args, own_kwargs = rebuild(self._inputs)
         kept = [t.detach().clone() for t in state]
         rng = torch.cuda.get_rng_state()

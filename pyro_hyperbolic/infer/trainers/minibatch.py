@@ -73,11 +73,11 @@ class Minibatches:
         self._size = self._common_size(members, own_data)
         for name, value in (("batch_size", batch_size), ("block_size", block_size), ("num_blocks", num_blocks)):
             if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
+                raise ValueError(f"{name} must be a positive integer, got {value}.")
         if not -_SEEDS // 2 <= seed < _SEEDS:
             raise ValueError(f"seed must be between -2**63 and 2**64 - 1, got {seed}.")
         if members is not None and members < 1:
-            raise ValueError(f"members must be at least 1, got {members}.")
+            raise ValueError(f"members must be a positive integer, got {members}.")
         if members is not None and self._streams:
             raise ValueError(
                 "members need tensors; of data that are read from elsewhere give all members the same batches, by"
@@ -85,7 +85,7 @@ class Minibatches:
             )
         if drop_last and self._size < batch_size:
             raise ValueError(
-                f"drop_last leaves none of {self._size} data in batches of {batch_size}; make them smaller."
+                f"drop_last leaves no batch: {self._size} data do not fill one of {batch_size}; reduce batch_size."
             )
         self.data, self.batch_size, self.seed, self.members = data, batch_size, seed, members
         self.own_data, self.drop_last = own_data, drop_last
@@ -102,7 +102,8 @@ class Minibatches:
         """
         # Also where it wraps round, different seeds give different numbers: the factor is odd.
         seed = (self.seed * 1_000_003 + number) % _SEEDS
-        return Epoch(self, self._streamed(seed, start)) if self._streams else Epoch(self, self._order(seed, start))
+        batches = self._streamed(seed, start) if self._streams else self._order(seed, start)
+        return Epoch(self, batches, max(0, len(self) - start))
 
     def take(self, index: Tensor) -> Any:
         """The batch of some rows, of data that are tensors."""
@@ -186,7 +187,7 @@ class Minibatches:
         if not sizes or 0 in sizes:
             raise ValueError("data must not be empty.")
         if len(sizes) > 1:
-            raise ValueError(f"data must be aligned, with as many rows in each part, got {sorted(sizes)}.")
+            raise ValueError(f"all parts of data must have the same number of rows, got {sorted(sizes)}.")
         return sizes.pop()
 
 
@@ -195,17 +196,25 @@ class Epoch(Iterator[Any]):
 
     :param source: whose epoch it is.
     :param batches: the rows of every batch, or an iterator over batches that are read from elsewhere.
+    :param left: how many they are.
     """
 
-    def __init__(self, source: Minibatches, batches: list[Tensor] | Iterator[Any]) -> None:
+    def __init__(self, source: Minibatches, batches: list[Tensor] | Iterator[Any], left: int) -> None:
         self.source = source
         self._order = batches if isinstance(batches, list) else None
         self._streamed = iter(()) if isinstance(batches, list) else batches
+        self._left = left
         self._place = 0
+
+    def __length_hint__(self) -> int:
+        """How many batches are left."""
+        return self._left - self._place
 
     def __next__(self) -> Any:
         if self._order is None:
-            return next(self._streamed)
+            batch = next(self._streamed)
+            self._place += 1
+            return batch
         if self._place == len(self._order):
             raise StopIteration
         self._place += 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sized
+import operator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +19,7 @@ def run_steps(
     batches: Iterable[Any],
     step: Callable[[Any], Tensor],
     block: Callable[[Epoch, Tensor], Tensor | None],
+    transfer: Callable[[Any], Any],
     progress: bool,
 ) -> list[Tensor]:
     """Steps over all batches; their losses, the first dimension of each over steps.
@@ -25,9 +27,10 @@ def run_steps(
     :param step: one step with what the batches yield.
     :param block: the steps with the batches whose rows ``(steps, ...)`` it is given, in one go; or ``None`` where that
         cannot be done (yet).
+    :param transfer: brings what the batches yield to where the steps are.
     :param progress: show a progress bar.
     """
-    total = len(batches) if isinstance(batches, Sized) else None
+    total = operator.length_hint(batches) or None  # also of a loader that has a length but cannot tell it
     losses: list[Tensor] = []
     with tqdm(total=total, unit=" steps", disable=None if progress else True) as bar:
         source = iter(batches)
@@ -38,7 +41,7 @@ def run_steps(
                     batch = next(source)
                 except StopIteration:
                     return losses
-                together = step(batch).unsqueeze(0)
+                together = step(transfer(batch)).unsqueeze(0)
             losses.append(together)
             bar.update(len(together))
 

@@ -59,7 +59,7 @@ def explore(
             ``(N, 2)``, Cholesky factors ``(N, 2, 2)``, or a distribution of batch shape ``(N,)``. The regions of 50 and
             90% are drawn. In two dimensions only.
         draws: samples of the posteriors, ``(S, N, D)``.
-        classes: whether labels are classes, if the rule above is not to decide.
+        classes: whether labels are classes; by default the rule above decides.
         center: what the page shows in the middle at first: a point, the index of one, or ``"mean"`` for the Fréchet
             mean; the origin by default, which is the mean of projected points.
         projection: of points of more than two dimensions: ``"tangent"`` or ``"horo"`` for

@@ -65,9 +65,7 @@ def _checked(images: Any, count: int) -> np.ndarray:
         return x
     x = x.astype(np.float64)
     if not ((x >= 0) & (x <= 1)).all():
-        raise ValueError(
-            "images must be bytes or numbers from 0 to 1, got others; scale them, for example images / 255."
-        )
+        raise ValueError("images must be bytes or numbers from 0 to 1; scale them, for example by images / 255.")
     return np.round(x * 255).astype(np.uint8)
 
 

@@ -1,4 +1,7 @@
-"""The wrapped Laplace law: a skeleton to copy for a law of points. docs/extending.rst shows it, a test runs it."""
+"""The wrapped Laplace distribution: a skeleton to copy for a distribution of points.
+
+docs/extending.rst shows it, and a test runs it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pyro_hyperbolic.ops.special import safe_norm
 
 
 class WrappedLaplace(ManifoldNormal):
-    r"""The law :math:`e^{-|v|/s}` of the tangent space carried to the manifold by the exponential map.
+    r"""The distribution :math:`e^{-|v|/s}` of the tangent space carried to the manifold by the exponential map.
 
     .. math:: p(z) = \frac{e^{-r/s}}{A_{d-1}\,\Gamma(d)\,s^d} \left(\frac{\sqrt{c}\,r}{\sinh(\sqrt{c}\,r)}\right)^{d-1},
               \qquad r = d(\mu, z),
@@ -25,7 +28,7 @@ class WrappedLaplace(ManifoldNormal):
 
     :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
     :param scale: :math:`s > 0`, a number or ``(..., 1)``.
-    :param manifold: where the law lives.
+    :param manifold: where the distribution lives.
 
     Shapes: batch shape as the arguments broadcast, event shape ``(d,)``.
 

@@ -1,4 +1,4 @@
-"""The laws and the gyroplane distance.
+"""The distributions and the gyroplane distance.
 
 The Riemannian normal is sampled by inversion and should cost little more than the wrapped one; that one does the work
 of a Gaussian and one exponential map; and a gyroplane layer is one matrix product and an asinh per output.
@@ -25,34 +25,34 @@ WRAPPED_BOUND = 10.0
 PLANES_BOUND = 3.0
 PLANES_MEMORY_BOUND = 3.0
 
-Law = Callable[[Tensor, Tensor], Any]
+Distribution = Callable[[Tensor, Tensor], Any]
 
 
-def laws(settings: Settings) -> Iterator[Ratio]:
+def distributions(settings: Settings) -> Iterator[Ratio]:
     batch = 64 if settings.tiny else 12_800  # a hundred batches of the paper's size: compute, not overhead
     for dim, c in SPACES[: 1 if settings.tiny else None]:
         ball = PoincareBall(c)
         generator = torch.Generator().manual_seed(0)
         loc = ball.expmap0(0.5 * torch.randn(batch, dim, generator=generator))
         scale = 0.3 + 0.7 * torch.rand(batch, 1, generator=generator)
-        wrapped = law_step(partial(hdist.WrappedNormal, manifold=ball), loc, scale)
-        riemannian = law_step(partial(hdist.RiemannianNormal, manifold=ball), loc, scale)
-        normal = law_step(lambda loc, scale: dist.Normal(loc, scale).to_event(1), loc, scale)
+        wrapped = step_of(partial(hdist.WrappedNormal, manifold=ball), loc, scale)
+        riemannian = step_of(partial(hdist.RiemannianNormal, manifold=ball), loc, scale)
+        normal = step_of(lambda loc, scale: dist.Normal(loc, scale).to_event(1), loc, scale)
         space = f"d={dim} c={c}"
         yield compare(f"RiemannianNormal / WrappedNormal, {space}", riemannian, wrapped, RIEMANNIAN_BOUND, settings)
         yield compare(f"WrappedNormal / Normal, {space}", wrapped, normal, WRAPPED_BOUND, settings)
     yield from _planes(settings)
 
 
-def law_step(law: Law, loc: Tensor, scale: Tensor) -> Callable[[], None]:
+def step_of(distribution: Distribution, loc: Tensor, scale: Tensor) -> Callable[[], None]:
     """What one training step does with a posterior: construct, sample, evaluate, differentiate."""
     loc, scale = loc.clone().requires_grad_(), scale.clone().requires_grad_()
 
     def step() -> None:
         loc.grad = scale.grad = None
-        q = law(loc, scale)
+        q = distribution(loc, scale)
         z = q.rsample()
-        # The sample itself is in the loss as in an ELBO; otherwise the laws that remember their last sample
+        # The sample itself is in the loss as in an ELBO; otherwise the distributions that remember their last sample
         # would skip the derivative of the exponential map.
         (q.log_prob(z).sum() + z.sum()).backward()
 
