@@ -24,6 +24,7 @@ from pyro_hyperbolic.commands.program import command
 from pyro_hyperbolic.commands.runs import load_run, record, save_run
 from pyro_hyperbolic.commands.values import (
     at_least,
+    curvature,
     device,
     folder,
     fraction,
@@ -39,6 +40,7 @@ __all__ = [
     "Parser",
     "at_least",
     "command",
+    "curvature",
     "device",
     "explained",
     "folder",

@@ -36,6 +36,18 @@ def positive(kind: type[Number]) -> Callable[[str], Number]:
     return parse
 
 
+def curvature(text: str) -> float | str:
+    """A positive number, or ``learn``.
+
+    >>> curvature("1.4"), curvature("learn")
+    (1.4, 'learn')
+    """
+    value = _number(text, float)
+    if text != "learn" and (value is None or value <= 0):
+        raise ArgumentTypeError(f"must be a positive number or learn, got {text!r}; flat space is --space e2")
+    return text if value is None else value
+
+
 def at_least(smallest: int) -> Callable[[str], int]:
     """The type of whole numbers that are not too small.
 

@@ -15,6 +15,7 @@
 :func:`explore`             a page on which points can be dragged, searched and looked at
 :func:`images`              a grid of grey images
 :func:`latent_space`        where an auto-encoder puts data
+:func:`explore_latents`     such pages of an auto-encoder's latent space
 :func:`save`                write a figure so that no reader meets half a file
 ==========================  ================================================================
 
@@ -28,7 +29,7 @@ dtype and device; they are detached, and drawn in double precision. Nothing else
 from __future__ import annotations
 
 from pyro_hyperbolic.plotting.arrows import exponential_map, tangent
-from pyro_hyperbolic.plotting.autoencoder import latent_space
+from pyro_hyperbolic.plotting.autoencoder import explore_latents, latent_space
 from pyro_hyperbolic.plotting.canvas import disc
 from pyro_hyperbolic.plotting.comparisons import compare
 from pyro_hyperbolic.plotting.contours import credible_regions
@@ -48,6 +49,7 @@ __all__ = [
     "disc",
     "embedding",
     "explore",
+    "explore_latents",
     "exponential_map",
     "geodesic",
     "gyroplane",
