@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 
 TINY = "--leaves 8 --dims 2 3 --num-steps 30 --warmup 3 --num-samples 4 --chains 2 --max-tree-depth 2"
 
