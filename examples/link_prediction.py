@@ -241,13 +241,9 @@ def parser() -> Parser:
     )
     p.add_argument("--seeds", type=positive(int), default=5, help="splits, and trainings of each model (paper: 40)")
     p.add_space("p5")
-    p.add_argument("--curvature", type=positive(float), default=1.0, help="c of curvature -c of the curved factors")
-    p.add_argument(
-        "--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="prior distribution (paper: wrapped)"
-    )
-    p.add_argument(
-        "--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="and posterior (paper: wrapped)"
-    )
+    p.add_argument("--curvature", type=positive(float), default=1.0, help="c: factors have the curvature -c or c")
+    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="prior (paper: wrapped)")
+    p.add_argument("--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="(paper: wrapped)")
     p.add_argument(
         "--posterior-scale", choices=["diagonal", "isotropic"], default="diagonal", help="scales of a node's posterior"
     )

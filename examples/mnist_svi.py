@@ -176,11 +176,9 @@ def parser() -> Parser:
 def add_options(p: Parser) -> None:
     """Of the model and its training."""
     p.add_space("p2")
-    p.add_argument("--curvature", type=curvature, default=1.4, help="c of curvature -c, or learn (paper: 0.1 to 1.4)")
-    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="distribution (paper: both)")
-    p.add_argument(
-        "--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="distribution (paper: as the prior)"
-    )
+    p.add_argument("--curvature", type=curvature, default=1.4, help="c (curvature -c) or learn (paper: 0.1 to 1.4)")
+    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="of the latents (paper: both)")
+    p.add_argument("--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="(paper: as the prior)")
     p.add_argument("--posterior-scale", choices=SCALES, default=SCALES[0], help="one per image or one per dimension")
     p.add_argument("--prior-scale", type=positive(float), default=1.0, help="scale of the prior (paper: 1)")
     p.add_argument("--decoder", choices=sorted(DECODERS), help="its first layer (default: gyroplane; flat: mlp)")

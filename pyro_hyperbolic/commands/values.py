@@ -48,16 +48,29 @@ def curvature(text: str) -> float | str:
     return text if value is None else value
 
 
+def at_least(smallest: int) -> Callable[[str], int]:
+    """The type of whole numbers that are not too small.
+
+    >>> at_least(2)("3")
+    3
+    """
+
+    def parse(text: str) -> int:
+        value = _number(text, int)
+        if value is None or value < smallest:
+            raise ArgumentTypeError(f"must be a whole number of at least {smallest}, got {text!r}")
+        return value
+
+    return parse
+
+
 def natural(text: str) -> int:
     """A whole number of at least 0.
 
     >>> natural("0")
     0
     """
-    value = _number(text, int)
-    if value is None or value < 0:
-        raise ArgumentTypeError(f"must be a whole number of at least 0, got {text!r}")
-    return value
+    return at_least(0)(text)
 
 
 def fraction(*, zero: bool = False) -> Callable[[str], float]:

@@ -18,6 +18,7 @@ EXPERIMENTS = "pyro_hyperbolic.experiments.cli"
 
 # Every program, and what it must be given in any case.
 PROGRAMS = {
+    "bayesian_tree": "",
     "branching_diffusion": "",
     "conv_vae": "",
     "hierarchy": "",
@@ -26,6 +27,12 @@ PROGRAMS = {
     "mnist_distributed": "--output-dir folder",
     "mnist_ensemble": "",
     "mnist_svi": "",
+    "curvature_of_data": "",
+    "densities": "",
+    "inference_swaps": "",
+    "single_cell": "",
+    "storms": "",
+    "tree_embedding": "",
     EXPERIMENTS: "table1",
 }
 
@@ -56,6 +63,8 @@ MISTAKES = [
 
 # program, arguments, what is said
 OWN_MISTAKES = [
+    ("bayesian_tree", "--observed 14", "--observed must be less than the 14 inner nodes, got 14"),
+    ("bayesian_tree", "--num-samples 3", "argument --num-samples: must be a whole number of at least 4, got '3'"),
     ("branching_diffusion", "--resume --output-dir damaged", "hyperbolic.pt is not a checkpoint of this package"),
     ("branching_diffusion", "--resume --output-dir foreign", "belongs to other options: --curvature (was 7, is 1.2)"),
     ("conv_vae", "--data-dir empty --num-epochs 1", "expected a header of 16 bytes, found 0; the file is damaged"),
@@ -87,6 +96,27 @@ OWN_MISTAKES = [
     ("mnist_ensemble", "--seeds 0-3,2", "argument --seeds: must be seeds that differ, got '0-3,2'"),
     ("mnist_ensemble", "--resume --output-dir damaged", "checkpoint.pt is not a checkpoint of this package"),
     ("mnist_distributed", "--num-epochs 3", "start the program with `torchrun --nproc-per-node N`"),
+    ("curvature_of_data", "--leaves 4 --dims 4", "distances must be"),
+    ("densities", "--resolution 1", "argument --resolution: must be a whole number of at least 2, got '1'"),
+    ("densities", "--format gif", "argument --format: invalid choice: 'gif'"),
+    ("inference_swaps", "--methods magic", "argument --methods: invalid choice: 'magic'"),
+    ("inference_swaps", "--methods nuts-tangent --prior riemannian", "nuts-tangent needs --prior wrapped"),
+    (
+        "single_cell",
+        "--data nowhere.h5ad",
+        "there is no file nowhere.h5ad; check the path, or give paul15 or branching",
+    ),
+    ("single_cell", "--data nothing.h5ad", "argument --data: nothing.h5ad is empty; give another file"),
+    ("single_cell", "--data file", "--data file "),  # is not a .h5ad file, or needs the package anndata
+    ("single_cell", "--models linear", "argument --models: invalid choice: 'linear'"),
+    ("single_cell", "--resume --output-dir damaged --models hyperbolic", "is not a checkpoint of this package"),
+    ("single_cell", "--resume --output-dir foreign --models hyperbolic", "other options: --curvature (was 7, is None)"),
+    ("storms", "--components 2 0", "argument --components: must be a positive whole number, got '0'"),
+    ("tree_embedding", "--branching 1", "argument --branching: must be a whole number of at least 2, got '1'"),
+    ("tree_embedding", "--edge-length -1", "argument --edge-length: must be a positive number, got '-1'"),
+    ("tree_embedding", "--edge-length 9", "take shorter edges or fewer levels"),
+    ("tree_embedding", "--branching 9 --edge-length 1", "take fewer levels"),
+    ("tree_embedding", "--depth 1 --output tree.txt", "path must end in one of"),
     (EXPERIMENTS, "--cells c=7 --results folder", "no cell of table1 is called 'c=7'"),
     (EXPERIMENTS, "--results /proc/nothing", "/proc"),
 ]
@@ -103,7 +133,8 @@ def _places(tmp_path: Path, digits: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for part in ("train", "t10k"):
         for kind in ("images-idx3", "labels-idx1"):
             (tmp_path / "empty" / f"{part}-{kind}-ubyte").touch()
-    for name in ("hyperbolic", "single", "checkpoint"):
+    (tmp_path / "nothing.h5ad").touch()
+    for name in ("hyperbolic", "hyperbolic-0", "single", "checkpoint"):
         (tmp_path / "damaged" / f"{name}.pt").write_bytes(b"no checkpoint")
         save_run({}, tmp_path / "foreign" / f"{name}.pt", argparse.Namespace(curvature=7))
     (tmp_path / "damaged" / "metrics.json").write_text('{"options": ')
