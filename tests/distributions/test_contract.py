@@ -372,7 +372,7 @@ def test_third_positional_argument_is_the_manifold():
 @every_normal
 def test_variance_of_coordinates_is_refused(case):
     with pytest.raises(
-        NotImplementedError, match=r"no lengths.* see (covariance_matrix|mean and variance of (Hyper|Spher))"
+        NotImplementedError, match=r"not lengths.* see (covariance_matrix|mean and variance of (Hyper|Spher))"
     ):
         _ = case.make().variance
 
@@ -386,7 +386,7 @@ def test_infer_shapes(case, first, second, batch):
 
 
 def test_shapes_of_a_sphere_cannot_be_inferred():
-    with pytest.raises(NotImplementedError, match="number dim"):
+    with pytest.raises(NotImplementedError, match="the event shape is dim"):
         hdist.HypersphericalUniform.infer_shapes()
 
 
