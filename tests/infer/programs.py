@@ -270,6 +270,31 @@ class Classes(nn.Module):
             pyro.sample("z", dist.Normal(self.encoder(inputs), 0.5).to_event(1))
 
 
+class Turns(nn.Module):
+    """One of two networks for all data, which the guide tries in turns, with a latent that depends on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logit = nn.Parameter(torch.tensor(0.3))
+        self.encoders = nn.ModuleList([nn.Linear(6, 2), nn.Linear(6, 2)])
+        self.decoders = nn.ModuleList([nn.Linear(2, 6), nn.Linear(2, 6)])
+
+    def model(self, x: Tensor) -> None:
+        pyro.module("turns", self)
+        k = pyro.sample("k", dist.Bernoulli(0.3))
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(x.new_zeros(2), 1.0).to_event(1))
+            means = torch.stack([decoder(z) for decoder in self.decoders])
+            pyro.sample("x", dist.Normal((1 - k) * means[0] + k * means[1], 1.0).to_event(1), obs=x)
+
+    def guide(self, x: Tensor) -> None:
+        pyro.module("turns", self)
+        k = pyro.sample("k", dist.Bernoulli(logits=self.logit), infer={"enumerate": "sequential"})
+        with pyro.plate("data", len(x)):
+            means = torch.stack([encoder(x) for encoder in self.encoders])
+            pyro.sample("z", dist.Normal((1 - k) * means[0] + k * means[1], 0.5).to_event(1))
+
+
 def enumerated(build: Callable[[], Any]) -> Programs:
     module = build()
     return Programs(module.model, module.guide, (torch.rand(10, 6),), loss=lambda: TraceEnum_ELBO(max_plate_nesting=1))
@@ -289,6 +314,7 @@ PROGRAMS: dict[str, Callable[[], Programs]] = {
     "dropout": lambda: vae(lambda: wrapped(dropout=0.3, num_hidden_layers=2, activation="elu")),
     "enumerated in the model": lambda: enumerated(Mixture),
     "enumerated in the guide": lambda: enumerated(Classes),
+    "enumerated in turns": lambda: enumerated(Turns),
     "registered": registered,
     "bare": bare,
     "modules": modules,

@@ -30,7 +30,7 @@ NOT_CAPTURED = {"subsample", "sampled graph"}  # plates that draw their indices 
 REORDERED = frozenset({"riemannian"})
 # Those that differ from another in the distributions alone: the trainers see no difference.
 SIMILAR = {"riemannian", "euclidean", "hyperboloid", "minibatch", "subsample", "graph", "sampled graph", "dropout"}
-SIMILAR |= {"enumerated in the guide", "counts with covariates", "learnable curvature"}
+SIMILAR |= {"enumerated in the guide", "enumerated in turns", "counts with covariates", "learnable curvature"}
 
 
 def rows(quick: Any, without: frozenset[str] = frozenset()) -> list[Any]:
@@ -152,7 +152,8 @@ def test_compiled_steps_with_noise_of_their_own(
     assert stock < start - 4 * width
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("counts with covariates", "enumerated in the model")]
+SLOW = ["counts with covariates", "enumerated in the model", "enumerated in the guide", "enumerated in turns"]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in SLOW]
 
 
 @pytest.mark.parametrize("compile", [False, True])

@@ -1,16 +1,19 @@
 """The losses as tensors against Pyro's own: values and gradients, given the same noise."""
 
+import math
+
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import RenyiELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from torch.distributions import constraints
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer.bounds.tensor_elbo import tensor_loss
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
 from tests.helpers import same
+from tests.infer.programs import PROGRAMS as TRAINED
 
 LOSSES = {
     "Trace": Trace_ELBO,
@@ -25,6 +28,11 @@ LOSSES = {
     "Renyi of 4": lambda: RenyiELBO(alpha=0.5, num_particles=4),
     "Renyi of 4 at once": lambda: RenyiELBO(alpha=0.5, num_particles=4, vectorize_particles=True),
     "Renyi, alpha 2": lambda: RenyiELBO(alpha=2.0, num_particles=4),
+}
+ENUMERATING = {
+    "Enum": lambda: TraceEnum_ELBO(max_plate_nesting=2),
+    "Enum of 3": lambda: TraceEnum_ELBO(num_particles=3, max_plate_nesting=2),
+    "Enum of 3 at once": lambda: TraceEnum_ELBO(num_particles=3, max_plate_nesting=2, vectorize_particles=True),
 }
 TOLERANCE = 1e-10
 
@@ -94,10 +102,66 @@ def masked():
     return model, guide, (torch.tensor(1.5),), {}
 
 
+def chain():
+    """Hidden states of several series, one after the other, and a latent that they share."""
+
+    def model(x):
+        moves = pyro.param("moves", torch.randn(3, 3)).softmax(-1)
+        centre = pyro.sample("centre", dist.Normal(0.0, 2.0))
+        places = pyro.param("places", torch.randn(3))
+        with pyro.plate("series", x.shape[-1], dim=-1):
+            state = 0
+            for t in pyro.markov(range(len(x))):
+                state = pyro.sample(f"state_{t}", dist.Categorical(moves[state]), infer={"enumerate": "parallel"})
+                with pyro.plate(f"seen_{t}", 2, dim=-2):
+                    pyro.sample(f"x_{t}", dist.Normal(centre + places[state], 1.0), obs=x[t].expand(2, -1))
+
+    def guide(x):
+        pyro.sample("centre", dist.Normal(pyro.param("loc", torch.tensor(0.2)), 0.5))
+
+    return model, guide, (torch.randn(4, 5),), {}
+
+
+def several_draws():
+    """A few draws of a discrete latent, each of which goes through the rest of the model."""
+
+    def model(x):
+        k = pyro.sample("k", dist.Categorical(torch.ones(4)))
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(pyro.param("places", torch.randn(4))[k], 1.0))
+            pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+    def guide(x):
+        logits = pyro.param("logits", torch.zeros(4))
+        pyro.sample("k", dist.Categorical(logits=logits), infer={"enumerate": "parallel", "num_samples": 3})
+        with pyro.plate("data", len(x)):
+            pyro.sample("z", dist.Normal(pyro.param("loc", torch.zeros(6)), 0.5))
+
+    return model, guide, (torch.randn(6),), {}
+
+
+def impossible():
+    """A value of probability 0, whose term is not finite."""
+
+    def model(x):
+        k = pyro.sample("k", dist.Categorical(logits=torch.tensor([-math.inf, 0.4, 0.6])))
+        pyro.sample("x", dist.Normal(pyro.param("places", torch.randn(3))[k], 1.0), obs=x)
+
+    def guide(x):
+        logits = torch.cat([torch.tensor([-math.inf]), pyro.param("logits", torch.zeros(2))])
+        pyro.sample("k", dist.Categorical(logits=logits), infer={"enumerate": "parallel"})
+
+    return model, guide, (torch.tensor(1.5),), {}
+
+
 PROGRAMS = {f.__name__: f for f in (wrapped, riemannian, euclidean, graph, hierarchy, masked)}
 CASES = [(p, loss) for p in ("wrapped", "euclidean", "hierarchy") for loss in LOSSES]
 CASES += [(p, loss) for p in ("riemannian", "graph") for loss in ("Trace", "MeanField", "IWAE of 4 at once")]
 CASES += [("masked", loss) for loss in ("Trace", "MeanField", "IWAE of 4")]
+PROGRAMS |= {f.__name__: f for f in (chain, several_draws, impossible)}
+PROGRAMS |= {name: lambda make=make: make()[:4] for name, make in TRAINED.items() if "enumerated" in name}
+CASES += [(p, loss) for p in PROGRAMS if p == "chain" or "enumerated" in p for loss in ENUMERATING]
+CASES += [(p, loss) for p in ("several_draws", "impossible") for loss in ("Enum", "Enum of 3")]
 
 
 def gradients():
@@ -110,13 +174,13 @@ def gradients():
 @pytest.mark.parametrize(("programs", "loss"), CASES)
 def test_value_and_gradient(programs, loss):
     model, guide, args, kwargs = PROGRAMS[programs]()
-    stock = LOSSES[loss]()
+    stock = (LOSSES | ENUMERATING)[loss]()
     torch.manual_seed(1)
     expected = stock.loss_and_grads(model, guide, *args, **kwargs)
     slopes = gradients()
     torch.manual_seed(1)
     # Its own object: the first evaluation of particles at once counts the plates, and draws for it.
-    value = tensor_loss(LOSSES[loss]())(model, guide, *args, **kwargs)
+    value = tensor_loss((LOSSES | ENUMERATING)[loss]())(model, guide, *args, **kwargs)
     assert value.shape == ()
     same(value, expected, TOLERANCE)
     value.backward()

@@ -1,26 +1,27 @@
 """Pyro's bound with enumerated sites as a tensor: no host synchronisation, no branch on data.
 
-The factors and their contraction are Pyro's; what is done anew is the expectation over the sites that the guide
-enumerates, in which Pyro selects the terms of positive probability by their values.
+The factors and the way they are contracted are Pyro's. What is done anew is the expectation over the sites that the
+guide enumerates, in which Pyro selects the terms of positive probability by their values.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
-import pyro.ops.einsum.torch_log
 import torch
 from opt_einsum import shared_intermediates
+
+# Which factor belongs to which enumerated site is known to this function alone, which has no public name.
 from pyro.infer.traceenum_elbo import _compute_model_factors
 from pyro.infer.util import Dice
 from pyro.ops import packed
 from pyro.ops.contract import contract_tensor_tree
-from pyro.ops.einsum.adjoint import require_backward
-from pyro.ops.rings import MarginalRing, SampleRing
-from torch import Tensor
+from pyro.ops.einsum import contract
+from pyro.ops.rings import LogRing
+
+from pyro_hyperbolic.infer.bounds import log_einsum
 
 # Tensors that carry the names of their dimensions.
 Packed = Any
@@ -29,11 +30,6 @@ Costs = dict[Any, list[Packed]]
 
 def enumerated_elbo(model_trace: Any, guide_trace: Any) -> Any:
     """What ``TraceEnum_ELBO`` makes of a pair of packed traces, with its first derivatives."""
-    with _transformable_log():
-        return _elbo(model_trace, guide_trace)
-
-
-def _elbo(model_trace: Any, guide_trace: Any) -> Any:
     costs, log_factors, ordering, sum_dims, scale = _compute_model_factors(model_trace, guide_trace)
     if log_factors:
         sizes: dict[str, int] = {}
@@ -41,7 +37,7 @@ def _elbo(model_trace: Any, guide_trace: Any) -> Any:
             for term in terms:
                 sizes.update(zip(term._pyro_dims, term.shape, strict=False))
         with shared_intermediates() as cache:
-            ring = SampleRing(cache=cache, dim_to_size=sizes)
+            ring = _Ring(cache=cache, dim_to_size=sizes)
             for place, terms in contract_tensor_tree(log_factors, sum_dims, ring=ring).items():
                 costs.setdefault(place, []).extend(packed.scale_and_mask(term, scale=scale) for term in terms)
     for name, site in guide_trace.nodes.items():
@@ -50,63 +46,41 @@ def _elbo(model_trace: Any, guide_trace: Any) -> Any:
     return _expectation(Dice(guide_trace, ordering), costs)
 
 
+class _Ring(LogRing):
+    """Pyro's logarithms, contracted in a way that function transforms can read."""
+
+    def sumproduct(self, terms: list[Packed], dims: Iterable[str]) -> Packed:
+        inputs = [term._pyro_dims for term in terms]
+        output = "".join(sorted(set("".join(inputs)) - set(dims)))
+        result = contract(",".join(inputs) + "->" + output, *terms, backend=log_einsum.__name__)
+        result._pyro_dims = output
+        return result
+
+
 def _expectation(dice: Dice, costs: Costs) -> Any:
     """As ``Dice.compute_expectation``; terms of probability 0 are left out by their place in the sum."""
     total: Any = 0.0
     with shared_intermediates() as cache:
-        ring = MarginalRing(cache=cache)
+        ring = _Ring(cache=cache)
         for place, terms in costs.items():
-            found = dice._get_log_factors(place)
-            weight = math.exp(sum(x for x in found if not isinstance(x, Tensor)))
-            factors = [x for x in found if isinstance(x, Tensor)]
-            if not factors:
-                total = total + weight * sum(term.sum() for term in terms)
-                continue
-            probabilities = _probabilities(ring, factors, terms, place)
+            # Sites that are enumerated one value at a time, and not upstream, count this place once for every value.
+            weight = math.exp(-sum(count for other, count in dice.log_denom.items() if not other <= place))
+            factors = [factor for other, found in dice.log_probs.items() if other <= place for factor in found]
             for term in terms:
-                cost, probability = packed.broadcast_all(term, probabilities[frozenset(term._pyro_dims)])
-                # Where it cannot happen, a cost may be infinite.
-                total = total + weight * (probability * torch.where(probability > 0, cost, 0.0)).sum()
+                if factors:
+                    term, probability = packed.broadcast_all(term, _probability(ring, factors, term))
+                    # Where it cannot happen, a cost may be infinite.
+                    term = probability * torch.where(probability > 0, term, 0.0)
+                total = total + weight * term.sum()
     return total
 
 
-def _probabilities(ring: Any, factors: list[Packed], terms: list[Packed], place: Any) -> dict[frozenset[str], Packed]:
-    """The marginal probabilities of the values that each term depends on, by the adjoint of the contraction."""
-    queries: dict[frozenset[str], Any] = {frozenset(term._pyro_dims): None for term in terms}
-    for factor in factors:
-        key = frozenset(factor._pyro_dims)
-        if key in queries and queries[key] is None:
-            queries[key] = factor
-    factors = list(factors)
-    for term in terms:
-        key = frozenset(term._pyro_dims)
-        if queries[key] is None:
-            queries[key] = torch.zeros_like(term)
-            queries[key]._pyro_dims = term._pyro_dims
-            factors.append(queries[key])
-    for query in queries.values():
-        require_backward(query)
-    dims: Any = set().union(*(x._pyro_dims for x in factors)) - place
-    root = ring.sumproduct(factors, dims)
-    root._pyro_backward()
-    result = {}
-    for key, query in queries.items():
-        result[key] = query._pyro_backward_result.exp()
-        result[key]._pyro_dims = query._pyro_dims
-    return result
-
-
-@contextlib.contextmanager
-def _transformable_log() -> Iterator[None]:
-    """Pyro's logarithm of sums, whose slope at 0 is bounded, is one that ``vmap`` cannot read; take this instead."""
-    module: Any = pyro.ops.einsum.torch_log
-    theirs, module.safe_log = module.safe_log, _safe_log
-    try:
-        yield
-    finally:
-        module.safe_log = theirs
-
-
-def _safe_log(x: Tensor) -> Tensor:
-    value = x.detach()
-    return value.log() + (x - value) / value.clamp(min=torch.finfo(x.dtype).eps)
+def _probability(ring: _Ring, factors: list[Packed], term: Packed) -> Packed:
+    """The marginal probabilities of the values that a term depends on."""
+    ones: Packed = torch.zeros_like(term)  # in logarithms; with the sizes of dimensions that no factor has
+    ones._pyro_dims = term._pyro_dims
+    dims = set("".join(factor._pyro_dims for factor in factors)) - set(term._pyro_dims)
+    result = ring.sumproduct([*factors, ones], dims)
+    probability: Packed = result.exp()
+    probability._pyro_dims = result._pyro_dims
+    return probability
