@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=agg
 WORKERS ?= 2
 
-.PHONY: help install mnist experiments test test-slow test-gpu test-browser lint format typecheck docs bench bench-gpu clean
+.PHONY: help install mnist experiments test test-slow test-gpu test-browser lint format typecheck docs notebooks bench bench-gpu clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ typecheck: $(STAMP) ## check types
 
 docs: $(STAMP) ## build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+notebooks: $(STAMP) ## run the tutorials whose code has changed, and keep what they show; ARGS=--all runs all
+	OMP_NUM_THREADS=1 $(BIN)/python docs/notebooks.py $(ARGS)
 
 bench: $(STAMP) ## measure the ratios of docs/performance on one CPU thread
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.run $(ARGS)

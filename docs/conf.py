@@ -9,7 +9,7 @@ import pyro_hyperbolic
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "examples"))  # some figures are drawn by functions of the examples
-sys.path.insert(0, str(ROOT / "docs" / "live"))
+sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "docs" / "live")]
 import pages  # noqa: E402
 
 project = "pyro_hyperbolic"
@@ -23,10 +23,20 @@ extensions = [
     "sphinx-mathjax-offline",
     "sphinx.ext.viewcode",
     "matplotlib.sphinxext.plot_directive",
-    "myst_parser",  # the reports of the experiments are Markdown
+    "myst_nb",  # tutorials are notebooks, and the reports of the experiments are Markdown
+    "sphinx_copybutton",
+    "notebooks",  # a link to the notebook on each page of one
 ]
 exclude_patterns = ["_build"]
 nitpicky = False  # the types of torch and Pyro have no pages here
+
+# Notebooks are shown as they are kept: docs/notebooks.py runs them.
+nb_execution_mode = "off"
+myst_enable_extensions = ["dollarmath"]
+
+# What is copied has no prompts and no results.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 
 # One entry per public name, written out in docs/api; tests/test_docs.py checks that none is missing.
 autodoc_member_order = "bysource"
@@ -55,6 +65,7 @@ plot_apply_rcparams = True
 html_theme = "sphinx_rtd_theme"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
+html_js_files = ["formulas.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False

@@ -1,4 +1,4 @@
-"""A model by hand: the code of the README and of docs/getting_started.rst, which a test runs."""
+"""A model by hand: the code of docs/getting_started.rst, which a test runs."""
 
 # ruff: noqa: E402
 

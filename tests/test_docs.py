@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import importlib.util
+import json
 import pkgutil
 import re
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import matplotlib
 import pytest
+import torch
 
 import pyro_hyperbolic
 
@@ -22,8 +24,11 @@ import matplotlib.pyplot as plt
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(
-    path for path in DOCS.rglob("*") if path.suffix in (".rst", ".md") and "_build" not in path.relative_to(DOCS).parts
+    path
+    for path in DOCS.rglob("*")
+    if path.suffix in (".rst", ".md", ".ipynb") and "_build" not in path.relative_to(DOCS).parts
 )
+NOTEBOOKS = [path for path in PAGES if path.suffix == ".ipynb"]
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
@@ -37,18 +42,58 @@ def code_of_readme() -> str:
     return "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
 
 
+def code_of_docs(name: str) -> Any:
+    """A module of the folder of the documentation."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
+def _restored() -> Iterator[None]:
     yield
     plt.close("all")
+    torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if ">>> " in path.read_text()], ids=page_name)
+@pytest.mark.parametrize(
+    "path", [path for path in PAGES if path not in NOTEBOOKS and ">>> " in path.read_text()], ids=page_name
+)
 def test_doctests(path: Path) -> None:
     examples = doctest.DocTestParser().get_doctest(path.read_text(), {}, page_name(path), str(path), 0)
     report: list[str] = []
     doctest.DocTestRunner(optionflags=FLAGS).run(examples, out=report.append)
     assert not report, "".join(report)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=page_name)
+def test_notebooks_run(path: Path) -> None:
+    """At the small size that the notebook names for its parameters."""
+    notebook = json.loads(path.read_text("utf-8"))
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    shrunk = 0
+    for number, cell in enumerate(notebook["cells"]):
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"{path.name}, cell {number}", "exec"), namespace)
+        if "parameters" in cell["metadata"].get("tags", []):
+            assert notebook["metadata"]["small"].keys() <= namespace.keys()
+            namespace |= notebook["metadata"]["small"]
+            shrunk += 1
+    assert shrunk == 1
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=page_name)
+def test_notebooks_are_kept_with_what_their_code_gave(path: Path) -> None:
+    notebooks = code_of_docs("notebooks")
+    notebook = json.loads(path.read_text("utf-8"))
+    assert notebooks.is_current(notebook), "the code has changed: run `make notebooks`"
+    shown = [output for cell in notebooks.code_cells(notebook) for output in cell["outputs"]]
+    assert not [output for output in shown if output["output_type"] == "error" or output.get("name") == "stderr"]
+    assert any("image/png" in output.get("data", {}) for output in shown)
+    assert path.stat().st_size < 600_000
 
 
 # The mean of the data alone explains them to (1 + log 2 pi)/2 per feature, which is 70.9.
@@ -74,7 +119,7 @@ def test_first_model_trains_and_draws() -> None:
 def listed_pages() -> set[str]:
     """Pages that a ``toctree`` names."""
     found = set()
-    for path in PAGES:
+    for path in (path for path in PAGES if path not in NOTEBOOKS):
         for body in re.findall(r"^\.\. toctree::\n((?:[ \t]+\S.*\n|\s*\n)+)", path.read_text() + "\n", re.MULTILINE):
             entries = [line.strip() for line in body.splitlines() if line.strip() and not line.strip().startswith(":")]
             found |= {page_name(path.parent / f"{entry}.rst") for entry in entries}
