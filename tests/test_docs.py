@@ -168,7 +168,7 @@ def test_every_example_is_on_its_page() -> None:
     page = (DOCS / "examples.rst").read_text()
     names = [path.name for path in (ROOT / "examples").glob("*.py")]
     assert names
-    assert not [name for name in names if f"python examples/{name}" not in page]
+    assert not [name for name in names if f" examples/{name}" not in page]
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
