@@ -1,82 +1,94 @@
 """Where in a tree is a node of which we know little? A Bayesian embedding with calibrated uncertainty.
 
-The data are noisy distances between the nodes of a tree: all those between reference nodes, but only a few of each
-held-out node. Positions in the hyperbolic plane, the scale of its distances and the noise are latent. What is inferred
-about a held-out node is a region, not a point:
+A taxonomy of 41 animals: of its 14 inner nodes we have noisy distances of all pairs, of each leaf only a few distances
+to inner nodes. Positions in the hyperbolic plane, the scale of its distances and the noise are latent,
 
-    z_i ~ WrappedNormal(0, prior_scale)    on the ball of curvature -1,
-    y_ij ~ Normal(length * d(z_i, z_j), noise).
+    z_i ~ WrappedNormal(0, 3)    on the ball of curvature -1,
+    y_ij ~ Normal(length * d(z_i, z_j), noise),
 
-Distances times ``length`` on this ball are those on the ball of curvature ``-1 / length^2``: to infer the length is to
-infer the curvature.
+and to infer the length is to infer the curvature, ``-1 / length^2``. Distances determine positions up to an isometry.
+So the root is put at the origin and another node on the positive half of the first axis, and samples are reflected so
+that a third one lies above that axis.
 
-**The gauge.** Distances determine positions up to an isometry of the plane. The root is put at the origin and one
-node on the positive half of the first axis (its radius has the Rayleigh law that the prior implies), and samples are
-reflected so that a third node lies above that axis.
+SVI or NUTS embeds the inner nodes, several chains side by side in a plate. NUTS walks in normal coordinates around the
+starting point of each node: in those around the origin the posterior of a node at the distance r would be about
+sinh(r)/r times narrower across its radius than along it. Given draws of the inner nodes, importance sampling places a
+leaf, and finds all the places where it may be. What to see in the results:
 
-**Inference.** NUTS or SVI embeds the reference nodes. Given draws of these, a held-out node is placed by importance
-sampling, which finds all the places where it may be (``tree_parts/placing.py``). All folds and chains are one Pyro
-program with a plate over them: their posterior is a product, and one step of NUTS moves them all. It walks in normal
-coordinates around the starting point of each node: in those around the origin the law of a node at distance r
-would be about sinh(r)/r times narrower across its radius than along it.
-
-**Calibration.** Each leaf is held out in one of several folds. For every distance of it that was not observed the
-program notes the level of the smallest central interval of its predictive law that contains the truth: if 80% of
-the truths are in the 80% intervals, and so on, the uncertainty is right. A tree fits into the plane up to some
-distortion only, so that this tests the model too. ``--data prior`` draws positions and distances from the model
-itself: the true positions are then known, credible regions of the position are tested as well, and only the
-inference can fail.
+* ``embedding.png``: the tree around the root and around a leaf. The distance from the middle of a panel is that in the
+  plane; thin circles are 2 apart. Lines around a leaf are its regions of 50, 80 and 90%, and rings of the same colour
+  mark the nodes to which a distance was observed. Circles around far points meet in far places: a region may have
+  several pieces.
+* ``calibration.png``: how many of the unseen distances lie in their credible intervals, against the level of these. On
+  the dashed line the uncertainty is right; below it the intervals are too narrow.
+* ``latent.html``: a page with draws of all nodes. Click on an animal to bring it to the centre.
 
     python examples/bayesian_tree.py
-    python examples/bayesian_tree.py --inference nuts --warmup 1000 --num-samples 1000
-    python examples/bayesian_tree.py --data balanced --branching 2 --height 4
-    python examples/bayesian_tree.py --data prior --replicas 30 --num-nodes 12
+    python examples/bayesian_tree.py --inference nuts --warmup 500 --num-samples 500
+    python examples/bayesian_tree.py --observed 6 --noise 0.1
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
 import sys
 import time
-from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
+import networkx
 import pyro
 import pyro.distributions as dist
 import torch
-from mnist_parts.arguments import natural, positive
+from matplotlib.patches import Circle
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoGuide, init_to_value
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor
 from torch.distributions import biject_to, constraints
-from tqdm.auto import tqdm, trange
-from tree_parts.calibration import LEVELS, coverage, distance_levels, position_level
-from tree_parts.data import BALL, DOUBLE, Data, balanced, reflected, split, taxonomy
-from tree_parts.pictures import draw_calibration, draw_embedding, explore
-from tree_parts.placing import place
 
-import pyro_hyperbolic
 import pyro_hyperbolic.distributions as hdist
+from pyro_hyperbolic import PoincareBall, plotting
+from pyro_hyperbolic.analysis import sarkar_embedding
+from pyro_hyperbolic.commands import Parser, at_least, command, positive, record
 from pyro_hyperbolic.infer import AutoWrappedNormal, save_json
+from pyro_hyperbolic.plotting.canvas import PALETTE
 
 Values = dict[str, Tensor]
-LENGTH = dist.LogNormal(torch.tensor(math.log(0.6), **DOUBLE), 0.4)
-NOISE = dist.LogNormal(torch.tensor(math.log(0.3), **DOUBLE), 0.5)
-NOTE_EVERY = 50  # steps of NUTS
+TAXONOMY = """
+animal: vertebrate arthropod mollusc
+vertebrate: mammal bird reptile fish
+mammal: carnivore rodent cetacean
+arthropod: insect arachnid crustacean
+mollusc: snail mussel squid
+bird: owl goose penguin
+reptile: snake turtle lizard
+fish: shark salmon eel
+insect: beetle ant butterfly
+arachnid: spider scorpion
+crustacean: crab lobster
+carnivore: wolf cat bear
+rodent: mouse squirrel beaver
+cetacean: dolphin orca
+"""
+FIXED = ["animal", "carnivore", "insect"]  # at the origin, on the axis, above it: far from each other
+SHOWN = ["wolf", "salmon", "crab"]  # leaves in the picture
+BALL = PoincareBall(1.0)
+PRIOR_SCALE, START_STEPS, TREE_DEPTH = 3.0, 300, 6
+LEVELS, RESOLUTION = (0.5, 0.8, 0.9), 120  # of the regions, and nodes on a side of their grid
+DRAWS, CANDIDATES, KEPT = 400, 4000, 2000  # of inner nodes, places of a leaf tried for each, and places that are kept
 
 
-def model(fits: int, number: int, prior_scale: float, y: Tensor | None = None) -> Tensor:
-    """Positions ``(fits, number, 2)`` and their noisy distances, for independent fits side by side."""
-    with pyro.plate("fits", fits):
-        length, noise = pyro.sample("length", LENGTH), pyro.sample("noise", NOISE)
-        # The distance to the origin of a wrapped normal in two dimensions: Rayleigh's law.
-        radius = pyro.sample("radius", dist.Weibull(torch.tensor(math.sqrt(2) * prior_scale, **DOUBLE), 2.0))
-        others = hdist.WrappedNormal(torch.zeros(number - 2, 2, **DOUBLE), prior_scale, BALL)
+def model(chains: int, number: int, y: Tensor | None = None) -> Tensor:
+    """Copies of one posterior side by side: positions ``(chains, number, 2)`` and their noisy distances."""
+    with pyro.plate("chains", chains):
+        length = pyro.sample("length", dist.LogNormal(math.log(0.6), 0.4))
+        noise = pyro.sample("noise", dist.LogNormal(math.log(0.3), 0.5))
+        # The distance to the origin of a wrapped normal in two dimensions has Rayleigh's distribution.
+        radius = pyro.sample("radius", dist.Weibull(math.sqrt(2) * PRIOR_SCALE, 2.0))
+        others = hdist.WrappedNormal(torch.zeros(number - 2, 2), PRIOR_SCALE, BALL)
         points = positions(radius, pyro.sample("z", others.to_event(1)))
         mean = length[..., None, None] * BALL.pairwise_dist(points, points)
         once = torch.ones(number, number).triu(1).bool()
@@ -87,194 +99,242 @@ def model(fits: int, number: int, prior_scale: float, y: Tensor | None = None) -
 def positions(radius: Tensor, z: Tensor) -> Tensor:
     """All points ``(..., N, 2)``: the root, the node on the axis, and the others."""
     axis = torch.stack([radius, torch.zeros_like(radius)], -1)
-    fixed = BALL.from_normal_coords(None, torch.stack([torch.zeros_like(axis), axis], -2))
-    return torch.cat([fixed, z], -2)
+    return torch.cat([BALL.from_normal_coords(None, torch.stack([torch.zeros_like(axis), axis], -2)), z], -2)
 
 
-def prior(args: argparse.Namespace) -> Data:
-    """Positions and distances drawn from the model; a chain starts at the true reference points."""
-    nodes = pyro.poutine.trace(model).get_trace(args.replicas, args.num_nodes, args.prior_scale).nodes
-    truth, y = reflected(nodes["_RETURN"]["value"]), nodes["y"]["value"].triu(1)
-    held_out = torch.arange(args.num_nodes - args.held_out, args.num_nodes).expand(args.replicas, -1)
-    names = [str(node) for node in range(args.num_nodes)]
-    return split(y + y.mT, held_out, truth, names, torch.empty(0, 2, dtype=torch.long), args.observed, truth)
+def in_place(points: Tensor) -> Tensor:
+    """Points ``(..., N, 2)``, turned and reflected so that the second lies on the axis and the third one above it."""
+    (x, y), length = points[..., 1, :].unbind(-1), points[..., 1, :].norm(dim=-1)
+    turned = points @ torch.stack([torch.stack([x, -y], -1), torch.stack([y, x], -1)], -2) / length[..., None, None]
+    return turned * torch.stack([torch.ones_like(length), turned[..., 2, 1].sign()], -1).unsqueeze(-2)
 
 
-DATA: dict[str, Callable[[argparse.Namespace], Data]] = {"balanced": balanced, "prior": prior, "taxonomy": taxonomy}
+class Tree(NamedTuple):
+    """Names and parents ``(N,)`` of all nodes, inner ones first, and their noisy distances ``(N, N)``."""
+
+    names: list[str]
+    parents: Tensor
+    inner: int
+    y: Tensor
 
 
-def starting_point(data: Data, arguments: tuple[Any, ...], args: argparse.Namespace) -> Values:
-    """Latents near a mode, and for every chain of each fold a little beside it."""
-    distances = BALL.pairwise_dist(data.start, data.start)
-    # Least squares.
-    length = (data.among_reference() * distances).sum((1, 2)) / distances.square().sum((1, 2))
-    start = {"length": length, "noise": NOISE.mean.expand(len(length))}
-    start |= {"radius": BALL.dist0(data.start[:, 1]), "z": data.start[:, 2:]}
-    start = {name: value.repeat_interleave(args.chains, 0) for name, value in start.items()}
-    start["z"] = hdist.WrappedNormal(start["z"], 0.2, BALL).sample()
+def taxonomy(noise: float) -> Tree:
+    """The animals above."""
+    rows = [line.split(": ") for line in TAXONOMY.strip().splitlines()]
+    parent = {child: above for above, children in rows for child in children.split()}
+    inner = FIXED + [name for name, _ in rows if name not in FIXED]
+    names = inner + [name for name in parent if name not in inner]
+    parents = torch.tensor([names.index(parent[name]) if name in parent else -1 for name in names])
+    edges = torch.from_numpy(networkx.floyd_warshall_numpy(networkx.Graph(parent.items()), nodelist=names))
+    error = noise * torch.randn(edges.shape).triu(1)
+    return Tree(names, parents, len(inner), edges + error + error.mT)
+
+
+def fit(guide: AutoGuide, arguments: tuple[Any, ...], steps: int) -> None:
+    """Train a guide with a learning rate that falls to a hundredth."""
+    pyro.clear_param_store()
+    guide(*arguments)
+    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.03, "lrd": 0.01 ** (1 / steps)}), Trace_ELBO())
+    for _ in range(steps):
+        svi.step(*arguments)
+
+
+def starting_point(tree: Tree, arguments: tuple[Any, ...]) -> Values:
+    """Latents near a mode, for every chain a little beside it; distances have many local optima."""
+    chains, number, y = arguments
+    points = in_place(sarkar_embedding(tree.parents[:number], BALL, length=2.0)).expand(chains, -1, -1)
+    d = BALL.pairwise_dist(points, points)
+    start = {"length": (y * d).sum((1, 2)) / d.square().sum((1, 2)), "noise": torch.full((chains,), 0.3)}
+    start |= {"radius": BALL.dist0(points[:, 1]), "z": hdist.WrappedNormal(points[:, 2:], 0.2, BALL).sample()}
     guide = AutoDelta(model, init_loc_fn=init_to_value(values=start))
-    fit(guide, arguments, args.start_steps, "start")
+    fit(guide, arguments, START_STEPS)
     with torch.no_grad():
         return guide(*arguments)
 
 
-def fit(guide: AutoGuide, arguments: tuple[Any, ...], steps: int, title: str) -> None:
-    """Train a guide with a learning rate that falls to a hundredth."""
-    pyro.clear_param_store()
-    guide(*arguments)
-    optimiser = pyro.optim.ClippedAdam({"lr": 0.03, "lrd": 0.01 ** (1 / max(steps, 1))})
-    svi = SVI(model, guide, optimiser, Trace_ELBO())
-    for _ in trange(steps, desc=title, leave=False, disable=None):
-        svi.step(*arguments)
-
-
-def nuts(arguments: tuple[Any, ...], start: Values, args: argparse.Namespace) -> tuple[Values, dict[str, Any]]:
-    """Samples ``(S, folds * chains, ...)`` and how NUTS fared."""
+def nuts(arguments: tuple[Any, ...], start: Values, args: argparse.Namespace) -> Values:
+    """Samples ``(S, chains, ...)``."""
     transforms: dict[str, Any] = dict.fromkeys(("length", "noise", "radius"), biject_to(constraints.positive).inv)
     transforms["z"] = hdist.ExpMapTransform(BALL, start["z"]).inv
-    kernel = NUTS(
-        model, init_strategy=init_to_value(values=start), transforms=transforms, max_tree_depth=args.max_tree_depth
-    )
-    # A progress bar for a terminal, lines for a file.
-    quiet = not sys.stderr.isatty()
-
-    def note(_kernel: NUTS, _values: Values, stage: str, step: int) -> None:
-        if quiet and (step + 1) % NOTE_EVERY == 0:
-            print(f"{stage.lower()} {step + 1}: step size {kernel.step_size:.3f}", flush=True)
-
-    chain = MCMC(kernel, args.num_samples, warmup_steps=args.warmup, disable_progbar=quiet, hook_fn=note)
-    with pyro.validation_enabled(False):  # which would check every step
-        chain.run(*arguments)
-    divergences = len(chain.diagnostics()["divergences"]["chain 0"])
-    return chain.get_samples(), {"divergences": divergences, "step_size": float(kernel.step_size)}
+    kernel = NUTS(model, init_strategy=init_to_value(values=start), transforms=transforms, max_tree_depth=TREE_DEPTH)
+    mcmc = MCMC(kernel, args.num_samples, args.warmup, disable_progbar=not sys.stderr.isatty())
+    mcmc.run(*arguments)
+    print(f"NUTS: {len(mcmc.diagnostics()['divergences']['chain 0'])} divergences, step size {kernel.step_size:.3f}")
+    return mcmc.get_samples()
 
 
-def svi(arguments: tuple[Any, ...], start: Values, args: argparse.Namespace) -> tuple[Values, dict[str, Any]]:
-    """Samples of a guide of independent wrapped normals; a chain is a fit of it."""
+def svi(arguments: tuple[Any, ...], start: Values, args: argparse.Namespace) -> Values:
+    """Samples ``(S, chains, ...)`` of a guide of independent wrapped normals; a chain is a fit of it."""
     guide = AutoWrappedNormal(model, init_loc_fn=init_to_value(values=start), init_scale=0.1)
-    fit(guide, arguments, args.num_steps, "svi")
+    fit(guide, arguments, args.num_steps)
     with torch.no_grad():
         draws = [guide(*arguments) for _ in range(args.num_samples)]
-        loss = Trace_ELBO(num_particles=20).loss(model, guide, *arguments)
-    return {name: torch.stack([draw[name] for draw in draws]) for name in start}, {"loss": loss}
+    return {name: torch.stack([draw[name] for draw in draws]) for name in start}
 
 
-INFERENCE: dict[str, Callable[..., tuple[Values, dict[str, Any]]]] = {"nuts": nuts, "svi": svi}
+INFERENCE = {"nuts": nuts, "svi": svi}
 
 
-def summarise(points: Tensor, samples: Values) -> dict[str, Any]:
-    """Posterior means and deviations, and how the chains agree on what does not depend on the gauge."""
-    length, noise = samples["length"], samples["noise"]
-    result: dict[str, Any] = {
-        name: [values.mean().item(), values.std().item()]
-        for name, values in (("length", length), ("noise", noise), ("curvature", -1 / length.square()))
-    }
-    first, second = torch.triu_indices(points.shape[-2], points.shape[-2], 1)
-    distances = length[..., None] * BALL.pairwise_dist(points, points)[..., first, second]
-    curves = torch.cat([length, noise, distances.flatten(2)], -1)
-    if len(curves) > 1:
-        r_hat = split_gelman_rubin(curves, chain_dim=0, sample_dim=1)
-        size = effective_sample_size(curves, chain_dim=0, sample_dim=1)
-        result["r_hat"] = {"worst": r_hat.max().item(), "99%": r_hat.quantile(0.99).item(), "count": len(r_hat)}
-        result["effective_samples"] = {"least": size.min().item(), "1%": size.quantile(0.01).item()}
-    return result
+class Leaf:
+    """The posterior of a leaf, given draws of the inner nodes ``(S, R, 2)``, of the length and of the noise ``(S,)``.
+
+    :param y: its distances to the inner nodes ``(R,)``, of which those to ``seen`` are known.
+    """
+
+    def __init__(self, y: Tensor, seen: Tensor, points: Tensor, length: Tensor, noise: Tensor) -> None:
+        self.y, self.seen, self.points, self.length, self.noise = y, seen, points, length, noise
+        self.prior = hdist.WrappedNormal(torch.zeros(2), PRIOR_SCALE, BALL)
+        z = self.prior.sample((len(points), CANDIDATES))
+        weights = self.log_likelihood(z).flatten().softmax(0)
+        chosen = weights.multinomial(KEPT, replacement=True)
+        self.z, self.draw = z.flatten(0, 1)[chosen], chosen // CANDIDATES
+        self.n_eff = 1 / weights.square().sum().item()
+
+    def log_likelihood(self, z: Tensor) -> Tensor:
+        """Of the known distances, at places ``(S, n, 2)`` or ``(n, 2)``, by draws of the inner nodes, ``(S, n)``."""
+        mean = self.length[:, None, None] * BALL.pairwise_dist(z, self.points[:, self.seen])
+        return dist.Normal(mean, self.noise[:, None, None]).log_prob(self.y[self.seen]).sum(-1)
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """Posterior log-density of places ``(n, 2)``, up to a constant: the mean over draws of the inner nodes."""
+        return torch.cat([self.log_likelihood(part).logsumexp(0) for part in z.split(500)]) + self.prior.log_prob(z)
+
+    def levels(self) -> Tensor:
+        """For every distance ``(R,)``: the level of the smallest central predictive interval with it; nan if known."""
+        mean = self.length[self.draw, None] * BALL.dist(self.z[:, None], self.points[self.draw])
+        below = dist.Normal(mean, self.noise[self.draw, None]).cdf(self.y).mean(0)
+        return (2 * below - 1).abs().index_fill(0, self.seen, math.nan)
 
 
-def main(args: argparse.Namespace) -> dict[str, Any]:
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    if args.output_dir is None:
-        args.output_dir = Path("outputs") / f"bayesian_tree-{datetime.now():%Y%m%d-%H%M%S}"
+def coverage(levels: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of the truths lie in regions of the levels ``at``, with standard errors; levels are ``(leaves, R)``."""
+    hits = (levels[..., None] <= at).to(levels).masked_fill(levels[..., None].isnan(), math.nan)
+    # Distances of one leaf are not independent: the error is that of a mean over leaves.
+    return hits.flatten(0, 1).nanmean(0), hits.nanmean(1).std(0) / math.sqrt(len(hits))
+
+
+def draw_embedding(tree: Tree, mean: Tensor, leaves: dict[str, Leaf], path: Path) -> None:
+    figure, axes = plt.subplots(1, 2, figsize=(11, 5.8), layout="constrained")
+    first = next(iter(leaves))
+    views = {"the root": (mean[0], leaves), first: (BALL.frechet_mean(leaves[first].z), {first: leaves[first]})}
+    edges = torch.stack([tree.parents[1 : tree.inner], torch.arange(1, tree.inner)], 1)
+    for ax, (title, (centre, shown)) in zip(axes, views.items(), strict=True):
+        ax.set_title(f"around {title}", fontsize="medium")
+        plotting.embedding(mean, BALL, edges=edges, ax=ax, s=12, view="equidistant", center=centre)
+        reach = [BALL.dist(centre, leaf.z).quantile(0.95) for leaf in shown.values()]
+        limit = 1.05 * max(*reach, BALL.dist(centre, mean).quantile(0.9)).item()
+        for (name, leaf), colour in zip(shown.items(), PALETTE[::2], strict=False):
+            plotting.embedding(leaf.z[:600], BALL, ax=ax, s=2, color=colour, alpha=0.3, label=name)
+            rings: Any = {"s": 70, "facecolors": "none", "edgecolors": colour, "linewidth": 1.3}
+            plotting.embedding(mean[leaf.seen], BALL, ax=ax, **rings)
+            style: Any = {"extent": (-limit, limit, -limit, limit), "colors": colour, "linewidths": [0.6, 1.0, 1.5]}
+            plotting.credible_regions(leaf.log_density, BALL, LEVELS, ax, resolution=RESOLUTION, **style)
+        at = BALL.to_normal_coords(None, BALL.mobius_add(-centre.expand_as(mean), mean))
+        named: list[list[float]] = []
+        for name, (x, y) in zip(tree.names, at.tolist(), strict=False):
+            # Names that would cover another one are left out.
+            if all(abs(x - a) > 0.2 * limit or abs(y - b) > 0.04 * limit for a, b in named):
+                named.append([x, y])
+                ax.annotate(name, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=7, clip_on=True)
+        for radius in range(2, int(limit) + 1, 2):
+            ax.add_patch(Circle((0, 0), radius, facecolor="none", edgecolor="0.9", linewidth=0.6, zorder=0))
+        ax.set_aspect("equal", adjustable="box")
+        ax.set(xlim=(-limit, limit), ylim=(-limit, limit))
+    axes[0].legend(loc="lower left", markerscale=5, frameon=False)
+    plotting.save(figure, path)
+    plt.close(figure)
+
+
+def draw_calibration(levels: Tensor, path: Path) -> None:
+    figure, ax = plt.subplots(figsize=(4.4, 4.2), layout="constrained")
+    at = torch.linspace(0, 1, 101)
+    share, error = coverage(levels, at)
+    ax.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle="--")
+    ax.plot(at, share, color=PALETTE[0])
+    ax.fill_between(at, share - 1.96 * error, share + 1.96 * error, color=PALETTE[0], alpha=0.2, linewidth=0)
+    ax.set(xlabel="level of the interval", ylabel="share of unseen distances inside", aspect="equal")
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    plotting.save(figure, path)
+    plt.close(figure)
+
+
+def draw_page(tree: Tree, points: Tensor, leaves: list[Leaf], path: Path) -> None:
+    some = torch.linspace(0, len(points) - 1, 100).long()  # draws of each node, from all chains
+    draws = torch.cat([points[some], torch.stack([leaf.z[: len(some)] for leaf in leaves], 1)], 1)
+    plotting.explore(
+        BALL.frechet_mean(draws.transpose(0, 1)),
+        BALL,
+        path,
+        labels=["inner node" if i < tree.inner else "leaf" for i in range(len(tree.names))],
+        names=tree.names,
+        edges=torch.stack([tree.parents[1:], torch.arange(1, len(tree.names))], 1),
+        draws=draws,
+        title="A tree with uncertainty",
+        description=f"Posterior means of {len(tree.names)} nodes, and {len(some)} draws of each.",
+    )
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(args.seed)
-    data = DATA[args.data](args)
-    folds, held_out = data.held_out.shape
-    size = f"{data.reference.shape[1]} reference and {held_out} held-out nodes in each of {folds} folds"
-    print(f"{args.data}: {size}; results in {args.output_dir}", flush=True)
     began = time.perf_counter()
-    y = data.among_reference().repeat_interleave(args.chains, 0)
-    arguments = (len(y), y.shape[-1], args.prior_scale, y)
-    flat, fared = INFERENCE[args.inference](arguments, starting_point(data, arguments, args), args)
-    # Chains first, then samples, then folds.
-    samples = {name: value.unflatten(1, (folds, -1)).movedim(2, 0) for name, value in flat.items()}
-    points = reflected(positions(samples["radius"], samples["z"]))
+    tree = taxonomy(args.noise)
+    if args.observed >= tree.inner:
+        raise ValueError(f"--observed must be less than the {tree.inner} inner nodes, got {args.observed}.")
+    arguments = (args.chains, tree.inner, tree.y[: tree.inner, : tree.inner].expand(args.chains, -1, -1))
+    samples = INFERENCE[args.inference](arguments, starting_point(tree, arguments), args)
+    samples["points"] = in_place(positions(samples["radius"], samples["z"]))
 
-    placed = {}
-    for fold, node in tqdm([*itertools.product(range(folds), range(held_out))], "placing", leave=False, disable=None):
-        placed[fold, node] = place(data, fold, node, samples, points, args.prior_scale)
-    levels = {"distances": torch.stack([distance_levels(data, *key, value) for key, value in placed.items()])}
-    if data.truth is not None:
-        truth = data.truth[torch.arange(folds)[:, None], data.held_out]
-        levels["positions"] = torch.stack([position_level(value, truth[key]) for key, value in placed.items()])
+    # What does not depend on the choice of coordinates, (S, chains, ...).
+    i, j = torch.combinations(torch.arange(tree.inner)).T
+    distances = samples["length"].unsqueeze(-1) * BALL.pairwise_dist(samples["points"], samples["points"])[..., i, j]
+    known = torch.cat([samples["length"].unsqueeze(-1), samples["noise"].unsqueeze(-1), distances], -1)
+    result: dict[str, Any] = record(args) | {"posterior": {}}
+    for name, values in {"length": known[..., 0], "noise": known[..., 1], "c": 1 / known[..., 0].square()}.items():
+        result["posterior"][name] = [values.mean().item(), values.std().item()]
+        print(f"{name} {values.mean():.2f} ± {values.std():.2f} (posterior standard deviation)")
+    r_hat, n_eff = (f(known, chain_dim=1, sample_dim=0) for f in (split_gelman_rubin, effective_sample_size))
+    result["posterior"] |= {"r_hat": r_hat.max().item(), "n_eff": n_eff.min().item()}
+    print(f"R-hat of {len(r_hat)} values up to {r_hat.max():.2f}, n_eff at least {n_eff.min():.0f}")
 
-    versions = {module.__name__: str(module.__version__) for module in (pyro_hyperbolic, torch, pyro)}
-    options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-    result: dict[str, Any] = {"options": options, "versions": versions, "python": sys.version.split()[0]}
-    result |= {"posterior": summarise(points, samples), args.inference: fared}
-    result["effective_placings"] = min(value.effective for value in placed.values())
-    result["coverage"] = {name: coverage(value) for name, value in levels.items()}
-    result["seconds"] = time.perf_counter() - began
+    points, length, noise = (samples[name].transpose(0, 1).flatten(0, 1) for name in ("points", "length", "noise"))
+    pick = torch.linspace(0, len(points) - 1, min(DRAWS, len(points))).long()
+    inner = torch.arange(tree.inner)
+    leaves = [
+        Leaf(y, torch.randperm(tree.inner)[: args.observed], points[pick], length[pick], noise[pick])
+        for y in tree.y[tree.inner :, inner]
+    ]
+    levels = torch.stack([leaf.levels() for leaf in leaves])
+    share, error = coverage(levels, torch.tensor(LEVELS))
+    rows = zip(LEVELS, share.tolist(), error.tolist(), strict=True)
+    result["coverage"] = {f"{100 * level:.0f}%": [s, e] for level, s, e in rows}
+    shown = ", ".join(f"{name}: {100 * s:.0f} ± {100 * e:.0f}%" for name, (s, e) in result["coverage"].items())
+    print(f"{int(levels.isfinite().sum())} unseen distances of {len(leaves)} leaves in their intervals, {shown}")
+    result |= {"n_eff of placing": min(leaf.n_eff for leaf in leaves), "seconds": time.perf_counter() - began}
     save_json(result, args.output_dir / "metrics.json")
-    fold = points[:, :, 0].flatten(0, 1), [placed[0, i].z for i in range(held_out)]
-    draw_embedding(data, *fold, args.output_dir)
-    page = explore(data, *fold, args.output_dir / "latent.html")
-    draw_calibration(levels, args.output_dir)
-    report(result)
-    print(f"open {page.path} in a browser to move through the first fold")
+    drawn = {name: leaves[tree.names.index(name) - tree.inner] for name in SHOWN}
+    draw_embedding(tree, BALL.frechet_mean(points.transpose(0, 1)), drawn, args.output_dir / "embedding.png")
+    draw_calibration(levels, args.output_dir / "calibration.png")
+    draw_page(tree, points, leaves, args.output_dir / "latent.html")
+    print(f"{result['seconds']:.0f} s; results in {args.output_dir}")
     return result
 
 
-def report(result: dict[str, Any]) -> None:
-    posterior = result["posterior"]
-    means = ", ".join(f"{name} {posterior[name][0]:.2f} ± {posterior[name][1]:.2f}" for name in ("length", "noise"))
-    print(f"{means} (all folds together); {result['seconds']:.0f} s")
-    if "r_hat" in posterior:
-        worst, least = posterior["r_hat"]["worst"], posterior["effective_samples"]["least"]
-        count = posterior["r_hat"]["count"]
-        print(f"R-hat of {count} values up to {worst:.3f}, effective samples at least {least:.0f}")
-    for name, row in result["coverage"].items():
-        shares = ", ".join(f"{level}: {100 * row[level][0]:.0f} ± {100 * row[level][1]:.0f}%" for level in LEVELS)
-        print(f"{row['count']} {name} of {row['nodes']} held-out nodes in their credible regions, {shares}")
-
-
-def parser() -> argparse.ArgumentParser:
-    style = argparse.ArgumentDefaultsHelpFormatter
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
-    p.add_argument("--data", choices=sorted(DATA), default="taxonomy", help="a tree, or what the model itself draws")
-    p.add_argument("--inference", choices=sorted(INFERENCE), default="svi", help="for the reference nodes")
-    p.add_argument("--held-out", type=positive(int), default=3, help="nodes per fold")
-    p.add_argument("--observed", type=positive(int), default=3, help="observed distances of a held-out node")
-    p.add_argument("--noise", type=positive(float), default=0.3, help="of the distances in a tree, in edges")
-    p.add_argument("--prior-scale", type=positive(float), default=3.0, help="of the positions, in radii of curvature")
-    p.add_argument("--branching", type=positive(int), default=2, help="of the balanced tree")
-    p.add_argument("--height", type=positive(int), default=4, help="of the balanced tree")
-    p.add_argument("--num-nodes", type=positive(int), default=12, help="of a draw of the model")
-    p.add_argument("--replicas", type=positive(int), default=30, help="draws of the model")
-    p.add_argument("--chains", type=positive(int), default=4, help="per fold, side by side")
+def parser() -> Parser:
+    p = Parser(__doc__, __file__)
+    p.add_argument("--inference", choices=sorted(INFERENCE), default="svi", help="for the inner nodes")
+    p.add_argument("--observed", type=positive(int), default=3, help="known distances of a leaf")
+    p.add_argument("--noise", type=positive(float), default=0.3, help="of the distances, in edges")
+    p.add_argument("--chains", type=positive(int), default=4, help="side by side")
     p.add_argument("--warmup", type=positive(int), default=200, help="steps of NUTS before the samples")
-    p.add_argument("--num-samples", type=positive(int), default=200, help="per chain")
-    p.add_argument("--max-tree-depth", type=positive(int), default=6, help="of NUTS")
-    p.add_argument("--start-steps", type=natural, default=800, help="towards a mode, before the chains")
-    p.add_argument("--num-steps", type=positive(int), default=2000, help="of SVI")
-    p.add_argument("--seed", type=natural, default=0, help="of the data and of everything else random")
-    p.add_argument("--output-dir", type=Path, default=None, help="of the results; by default new, in outputs/")
-    p.add_argument("--threads", type=positive(int), default=None, help="CPU threads; torch's choice by default")
+    p.add_argument("--num-samples", type=at_least(4), default=200, help="per chain")
+    p.add_argument("--num-steps", type=positive(int), default=1500, help="of SVI")
+    p.add_seed()
+    p.add_output_dir()
     return p
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    p = parser()
-    args = p.parse_args(arguments)
-    if args.data == "prior" and args.held_out > args.num_nodes - 3:
-        p.error("--held-out must leave three of the --num-nodes as reference nodes, which fix the gauge")
-    if args.data == "balanced" and (args.branching < 2 or args.height < 2):
-        p.error("--branching and --height must be at least 2: inner nodes beside the root fix the gauge")
-    if args.num_samples < 4:
-        p.error("--num-samples must be at least 4, without which there is no R-hat")
-    return args
-
+main = command(parser, run)
 
 if __name__ == "__main__":
-    try:
-        main(parse())
-    except ValueError as error:
-        sys.exit(f"bayesian_tree.py: error: {error}")
+    main()

@@ -8,7 +8,13 @@ A random binary tree with edges of random length has leaves, whose distances alo
 model puts each leaf at a point of hyperbolic space and draws the curvature, the spread of the points and the noise. It
 starts from hyperbolic multidimensional scaling in several curvatures, goes on with SVI, and samples by NUTS from the
 best of them, several chains side by side. The results are a table with its diagnostics, ``curvature_of_data.json`` and
-two pictures.
+two pictures. What to see in them:
+
+* ``curvature_of_data.png``: on the left the 90% intervals of the curvature, one line for each chain, below that of the
+  prior (grey). Lines of one colour should agree, and be much shorter than the prior's. On the right the chains
+  themselves: they should look like noise, without a drift, and cover each other.
+* ``curvature_predicted.png``: the distances that the model predicts, median and 90% interval, against the observed
+  ones. About nine in ten of the intervals should meet the diagonal.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.pyplot as plt
 import networkx
 import pyro
 import pyro.distributions as dist
@@ -31,6 +37,7 @@ from torch import Tensor
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall, plotting
 from pyro_hyperbolic.analysis import hyperbolic_mds
+from pyro_hyperbolic.commands import Parser, at_least, command, positive, record
 from pyro_hyperbolic.infer import save_json, with_drawn_curvature
 
 Values = dict[str, Tensor]
@@ -148,8 +155,6 @@ COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2")
 
 def draw_curvature(curvatures: dict[int, Tensor], folder: Path) -> None:
     """Intervals of the curvature by chain with that of the prior, and the chains ``(chains, samples)`` themselves."""
-    import matplotlib.pyplot as plt
-
     ends = torch.tensor([0.05, 0.95])
     count = 1 + len(curvatures)
     figure, axes = plt.subplots(1, count, figsize=(3.2 * count, 2.7), layout="constrained", squeeze=False)
@@ -179,8 +184,6 @@ def draw_curvature(curvatures: dict[int, Tensor], folder: Path) -> None:
 
 def draw_predicted(posteriors: dict[int, Values], distances: Tensor, folder: Path) -> None:
     """Observed against predicted distances."""
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(1, len(posteriors), figsize=(3.6 * len(posteriors), 3.4), sharey=True, squeeze=False)
     i, j = pairs(len(distances))
     for ax, (dim, samples), colour in zip(axes[0], posteriors.items(), COLOURS, strict=False):
@@ -198,15 +201,14 @@ def draw_predicted(posteriors: dict[int, Values], distances: Tensor, folder: Pat
     plt.close(figure)
 
 
-def main(args: argparse.Namespace) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> dict[str, Any]:
     torch.set_default_dtype(torch.float64)
     exact = leaf_distances(args.leaves, args.seed)
     pyro.set_rng_seed(args.seed)
     noise = args.noise * torch.randn(exact.shape).triu(1)
     distances = (exact + noise + noise.mT).clamp(min=0)
     i, j = pairs(args.leaves)
-    result: dict[str, Any] = {"options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}}
-    posteriors = {}
+    result, posteriors = record(args), {}
     for dim in args.dims:
         began = time.perf_counter()
         print(f"d = {dim}", flush=True)
@@ -225,29 +227,29 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
         marks = f"R-hat up to {row['distances']['r_hat']:.2f}, n_eff from {row['distances']['n_eff']:.0f}"
         print(f"  distances: {100 * row['distances']['in_90%']:.0f}% in their 90% intervals, {marks}")
         print(f"  {divergences} divergences, {row['seconds']:.0f} s", flush=True)
-    args.output.mkdir(parents=True, exist_ok=True)
-    save_json(result, args.output / "curvature_of_data.json")
-    matplotlib.use("agg")
-    draw_curvature({dim: samples["c"].squeeze(-1) for dim, samples in posteriors.items()}, args.output)
-    draw_predicted(posteriors, distances, args.output)
+    save_json(result, args.output_dir / "curvature_of_data.json")
+    draw_curvature({dim: samples["c"].squeeze(-1) for dim, samples in posteriors.items()}, args.output_dir)
+    draw_predicted(posteriors, distances, args.output_dir)
+    print(f"results in {args.output_dir}")
     return result
 
 
-def parser() -> argparse.ArgumentParser:
-    style = argparse.ArgumentDefaultsHelpFormatter
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
-    p.add_argument("--leaves", type=int, default=60, help="of the tree")
-    p.add_argument("--noise", type=float, default=0.3, help="of the distances, in edges")
-    p.add_argument("--dims", type=int, nargs="+", default=[2, 5], help="dimensions of the space")
-    p.add_argument("--num-steps", type=int, default=800, help="of SVI")
-    p.add_argument("--chains", type=int, default=4, help="side by side")
-    p.add_argument("--warmup", type=int, default=100, help="steps of NUTS before the samples")
-    p.add_argument("--num-samples", type=int, default=100, help="per chain")
-    p.add_argument("--max-tree-depth", type=int, default=5, help="of NUTS")
-    p.add_argument("--seed", type=int, default=0, help="of the tree and of everything else random")
-    p.add_argument("--output", type=Path, default=Path("outputs/curvature_of_data"), help="folder of the results")
+def parser() -> Parser:
+    p = Parser(__doc__, __file__)
+    p.add_argument("--leaves", type=at_least(4), default=60, help="of the tree")
+    p.add_argument("--noise", type=positive(float), default=0.3, help="of the distances, in edges")
+    p.add_argument("--dims", type=positive(int), nargs="+", default=[2, 5], help="dimensions of the space")
+    p.add_argument("--num-steps", type=positive(int), default=800, help="of SVI")
+    p.add_argument("--chains", type=positive(int), default=4, help="side by side")
+    p.add_argument("--warmup", type=positive(int), default=100, help="steps of NUTS before the samples")
+    p.add_argument("--num-samples", type=at_least(4), default=100, help="per chain")
+    p.add_argument("--max-tree-depth", type=positive(int), default=5, help="of NUTS")
+    p.add_seed()
+    p.add_output_dir()
     return p
 
 
+main = command(parser, run)
+
 if __name__ == "__main__":
-    main(parser().parse_args())
+    main()

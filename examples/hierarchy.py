@@ -8,7 +8,12 @@ the diagnostic says of such a space without its structure:
 - of points: Gaussian points with the same covariance;
 - of the latents of a model: a sample of the model's prior.
 
-The picture shows how the deltas are distributed. Without options, spaces of known shape are compared.
+Without options, spaces of known shape are compared.
+
+What to see: each row of ``hierarchy.png`` is the distribution of the deltas of a space, filled, and of its null, as a
+line. A tree is a single bar at 0. Where the filled part ends well to the left of the line, the space is more like a
+tree than its null; where they agree, the diagnostic sees no hierarchy. ``hierarchy.html`` shows the first space in the
+disc.
 
     python examples/hierarchy.py
     python examples/hierarchy.py --graph karate --graph my.edges
@@ -20,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +40,7 @@ from tqdm.auto import tqdm
 
 from pyro_hyperbolic import PoincareBall, datasets, plotting
 from pyro_hyperbolic.analysis import hyperbolic_mds
+from pyro_hyperbolic.commands import Parser, command, input_file, output_file, positive
 from pyro_hyperbolic.geometry import DeltaHyperbolicity, delta_hyperbolicity, four_point_deltas
 from pyro_hyperbolic.models import VAE, EuclideanVAE, HyperbolicVAE
 
@@ -190,17 +195,15 @@ def draw(spaces: list[Space], args: argparse.Namespace) -> Figure:
     return figure
 
 
-def main(args: argparse.Namespace) -> None:
-    for option in ("num_points", "num_samples", "latent_dim", "hidden_dim", "num_epochs"):
-        least = 4 if option == "num_points" else 1
-        if getattr(args, option) < least:
-            name = "--" + option.replace("_", "-")
-            raise ValueError(f"{name} must be at least {least}, got {getattr(args, option)}.")
-    if not args.curvature > 0:
-        raise ValueError(f"--curvature must be positive, got {args.curvature:g}; the Euclidean model is there already.")
+def run(args: argparse.Namespace) -> None:
+    if args.num_points < 4:
+        raise ValueError(f"--num-points must be at least 4, got {args.num_points}: a delta takes four points.")
     spaces = []
     for name in args.graph:
-        graph = datasets.graph(name, args.data_dir).to_networkx()
+        try:
+            graph = datasets.graph(name, args.data_dir).to_networkx()
+        except (OSError, ValueError) as error:
+            raise ValueError(f"--graph {name}: {error}") from error
         spaces.append(of_graph(Path(name).name, graph, args.seed))
     for path in args.points:
         spaces.append(of_points(path.name, load_points(path, args.num_points, args.seed), args.seed))
@@ -239,7 +242,10 @@ def explore(space: Space, path: Path) -> plotting.Explorer:
 
 def load_points(path: Path, num_points: int, seed: int) -> Tensor:
     """At most ``num_points`` rows, drawn without replacement, of an array ``(N, ...)``."""
-    points = torch.as_tensor(np.load(path, allow_pickle=False))
+    try:
+        points = torch.as_tensor(np.load(path, allow_pickle=False))
+    except (ValueError, EOFError, TypeError) as error:
+        raise ValueError(f"--points {path} is no array of numpy.save ({error}); give a .npy file.") from error
     if points.dim() < 2 or len(points) < 4 or points.is_complex():
         raise ValueError(
             f"--points {path} must hold an array (N, ...) of at least 4 points, got {tuple(points.shape)}."
@@ -248,25 +254,26 @@ def load_points(path: Path, num_points: int, seed: int) -> Tensor:
     return points[order[:num_points]]
 
 
-def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    options.add_argument("--graph", action="append", default=[], help="name or edge list, as of datasets.graph")
-    options.add_argument("--points", action="append", default=[], type=Path, help="file .npy, one point per row")
-    options.add_argument("--mnist", action="store_true", help="pixels and latents of MNIST")
-    options.add_argument("--num-points", type=int, default=1000, help="at most so many points of a cloud")
-    options.add_argument("--num-samples", type=int, default=1_000_000, help=f"quadruples of more than {EXACT} points")
-    options.add_argument("--latent-dim", type=int, default=2, help="of the auto-encoders of --mnist")
-    options.add_argument("--hidden-dim", type=int, default=600, help="of the auto-encoders of --mnist")
-    options.add_argument("--curvature", type=float, default=1.0, help="of the hyperbolic one: c > 0")
-    options.add_argument("--num-epochs", type=int, default=5, help="of the auto-encoders of --mnist")
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--data-dir", type=Path, help="folder of the data")
-    options.add_argument("--output", type=Path, default=Path("hierarchy.png"), help="file to write")
-    return options
+def parser() -> Parser:
+    p = Parser(__doc__, __file__)
+    p.add_argument("--graph", action="append", default=[], help="name or edge list, may be repeated (default: none)")
+    text = "file .npy, one point per row, may be repeated (default: none)"
+    p.add_argument("--points", action="append", default=[], type=input_file, help=text)
+    p.add_argument("--mnist", action="store_true", help="pixels and latents of MNIST")
+    p.add_argument("--num-points", type=positive(int), default=1000, help="at most so many points of a cloud")
+    text = f"quadruples of spaces of more than {EXACT} points"
+    p.add_argument("--num-samples", type=positive(int), default=1_000_000, help=text)
+    p.add_argument("--latent-dim", type=positive(int), default=2, help="of the auto-encoders of --mnist")
+    p.add_argument("--hidden-dim", type=positive(int), default=600, help="of the auto-encoders of --mnist")
+    p.add_argument("--curvature", type=positive(float), default=1.0, help="c of curvature -c of the hyperbolic one")
+    p.add_argument("--num-epochs", type=positive(int), default=5, help="of the auto-encoders of --mnist")
+    p.add_seed()
+    p.add_data_dir("the data")
+    p.add_argument("--output", type=output_file, default=Path("hierarchy.png"), help="file of the picture")
+    return p
 
+
+main = command(parser, run)
 
 if __name__ == "__main__":
-    try:
-        main(parser().parse_args())
-    except (ValueError, OSError) as error:
-        sys.exit(f"hierarchy.py: error: {error}")
+    main()

@@ -6,21 +6,25 @@ pairs without one. The table gives the area under the ROC curve and the average 
 which both models share, each with its 95% interval. In a tree every held-out edge leaves two separate parts behind,
 so that little is known of it: scores about or below one half are no surprise there.
 
+What to see: in ``curves.png`` the loss falls to the end, while the score on held-out edges is at its best earlier where
+a model learns the training edges by heart. ``embeddings.png``, of ``--space p2``, shows both embeddings: the dashed
+lines are held-out edges, and where they are short, the model has put their ends side by side without knowing of them.
+``latent.html`` is the same to move in.
+
 Every finished training is written to the output folder at once. A run that was interrupted goes on with ``--resume``,
 which repeats nothing that is finished; more ``--seeds`` extend it.
 
     python examples/link_prediction.py
     python examples/link_prediction.py --graph diseases --seeds 10
-    python examples/link_prediction.py --graph my.edges --num-negatives 100000 --latent-dim 2
+    python examples/link_prediction.py --graph my.edges --num-negatives 100000 --space p2
+    python examples/link_prediction.py --space h2,s2,e1
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +34,9 @@ from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
-import pyro_hyperbolic
-from pyro_hyperbolic import PoincareBall, datasets
+from pyro_hyperbolic import Lorentz, PoincareBall, Product, datasets, geometry
+from pyro_hyperbolic.commands import Parser, command, fraction, positive, record
+from pyro_hyperbolic.commands.runs import require_same
 from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.infer import load_checkpoint, save_checkpoint, save_json
 from pyro_hyperbolic.models import DISTRIBUTIONS, VGAE, EuclideanVGAE, HyperbolicVGAE
@@ -39,7 +44,7 @@ from pyro_hyperbolic.models import DISTRIBUTIONS, VGAE, EuclideanVGAE, Hyperboli
 MODELS = ("euclidean", "hyperbolic")
 SCORES = ("auc", "ap")
 # What may change between the parts of one run; everything else decides the result.
-FREE_OPTIONS = {"seeds", "output_dir", "resume", "data_dir", "device", "threads"}
+FREE_OPTIONS = ("seeds",)
 # Epochs between two points of the curves.
 STRIDE = 10
 COLOURS = {"euclidean": "#ffa90e", "hyperbolic": "#3f90da"}
@@ -48,15 +53,15 @@ COLOURS = {"euclidean": "#ffa90e", "hyperbolic": "#3f90da"}
 def build_model(name: str, graph: datasets.Graph, edges: Tensor, args: argparse.Namespace) -> VGAE:
     """One of the two auto-encoders; ``.model`` and ``.guide`` are its Pyro programs."""
     options = {
-        "latent_dim": args.latent_dim,
+        "latent_dim": geometry.dimension(args.space),
         "hidden_dim": args.hidden_dim,
         "prior_scale": args.prior_scale,
         "posterior_scale": args.posterior_scale,
     }
     if name == "euclidean":
         return EuclideanVGAE(graph.num_nodes, edges, **options)
-    ball = PoincareBall(args.curvature)
-    return HyperbolicVGAE(ball, graph.num_nodes, edges, prior=args.prior, posterior=args.posterior, **options)
+    space = geometry.space(args.space, c=args.curvature, k=-args.curvature)
+    return HyperbolicVGAE(space, graph.num_nodes, edges, prior=args.prior, posterior=args.posterior, **options)
 
 
 def train(name: str, graph: datasets.Graph, seed: int, args: argparse.Namespace) -> tuple[VGAE, dict[str, Any]]:
@@ -120,13 +125,14 @@ def draw(graph: datasets.Graph, runs: list[dict[str, Any]], args: argparse.Names
     seed = runs[0]["seed"]
     split = datasets.split_edges(graph, test=args.test, validation=args.validation, seed=seed)
     explore(graph, split, seed, args)
-    if args.latent_dim == 2:
+    if args.space in ("p2", "h2"):
         figure, axes = plt.subplots(1, 2, figsize=(8, 4.7), layout="constrained")
         for ax, name in zip(axes, MODELS, strict=True):
             vgae = build_model(name, graph, split.train, args)
             vgae.load_state_dict(load_checkpoint(model_path(name, seed, args))["model"])
             with torch.no_grad():
                 z = vgae.encode().mean
+            z = vgae.manifold.to_poincare(z) if isinstance(vgae.manifold, Lorentz) else z
             ball = PoincareBall(args.curvature if name == "hyperbolic" else 0.0)
             plotting.embedding(z, ball, edges=split.train, ax=ax, s=10)
             first, second = split.test.T
@@ -142,33 +148,32 @@ def draw(graph: datasets.Graph, runs: list[dict[str, Any]], args: argparse.Names
 
 @torch.no_grad()
 def explore(graph: datasets.Graph, split: datasets.EdgeSplit, seed: int, args: argparse.Namespace) -> None:
-    """A page on which the hyperbolic embedding can be moved."""
+    """A page for each factor of the curved space, on which the embedding can be moved."""
     from pyro_hyperbolic import plotting
 
     vgae = build_model("hyperbolic", graph, split.train, args)
     vgae.load_state_dict(load_checkpoint(model_path("hyperbolic", seed, args))["model"])
     posterior = vgae.encode()
     degrees = torch.bincount(split.train.flatten(), minlength=graph.num_nodes)
-    page = plotting.explore(
-        posterior.mean,
-        vgae.manifold,
-        args.output_dir / "latent.html",
-        labels=degrees.double().add(1).log2(),
-        names=[f"node {i} of degree {degree}" for i, degree in enumerate(degrees.tolist())],
-        edges=split.train,
-        scales=posterior if args.latent_dim == 2 else None,
-        title=f"Latent space of {Path(args.graph).name}",
-        description=f"{graph.num_nodes} nodes with the edges that were not held out; colours: log2(1 + degree).",
-    )
-    print(f"open {page.path} in a browser to move through the latent space")
+    space, z = vgae.manifold, posterior.mean
+    parts = space.split(z) if isinstance(space, Product) else (z,)
+    for number, (part, (factor, dim)) in enumerate(zip(parts, space.leaves(vgae.latent.dim), strict=True), 1):
+        page = plotting.explore(
+            part,
+            factor,
+            args.output_dir / ("latent.html" if len(parts) == 1 else f"latent{number}.html"),
+            labels=degrees.double().add(1).log2(),
+            names=[f"node {i} of degree {degree}" for i, degree in enumerate(degrees.tolist())],
+            edges=split.train,
+            scales=posterior if dim == 2 and len(parts) == 1 else None,
+            title=f"Latent space of {Path(args.graph).name}",
+            description=f"{graph.num_nodes} nodes with the edges that were not held out; colours: log2(1 + degree).",
+        )
+        print(f"open {page.path} in a browser to move through the latent space")
 
 
 def model_path(name: str, seed: int, args: argparse.Namespace) -> Path:
     return args.output_dir / f"{name}-{seed}.pt"
-
-
-def options_of(args: argparse.Namespace) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
 
 
 def finished_runs(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -176,58 +181,47 @@ def finished_runs(args: argparse.Namespace) -> list[dict[str, Any]]:
     path = args.output_dir / "metrics.json"
     if not path.exists():
         return []
-    if not args.resume:
-        raise SystemExit(f"{path} exists: continue that run with --resume, or choose another --output-dir.")
     try:
-        record = json.loads(path.read_text())
-        then, runs = record["options"], record["runs"]
+        known = json.loads(path.read_text())
+        then, runs = known["options"], known["runs"]
     except (ValueError, KeyError, TypeError) as error:
-        raise SystemExit(f"{path} is not a record of this example, or is damaged ({error!r}); delete it.") from error
-    now = options_of(args)
-    changed = [key for key in then if key not in FREE_OPTIONS and now.get(key) != then[key]]
-    if changed:
-        names = ", ".join(f"--{key.replace('_', '-')} (was {then[key]}, is {now.get(key)})" for key in changed)
-        raise SystemExit(f"{path} belongs to other options: {names}. Use the same, or another --output-dir.")
+        raise ValueError(f"{path} is not a record of this example, or is damaged ({error!r}); delete it.") from error
+    require_same(path, then, args, FREE_OPTIONS)
     return runs
 
 
-def main(args: argparse.Namespace) -> dict[str, Any]:
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    if args.output_dir is None:
-        if args.resume:
-            raise SystemExit("--resume needs --output-dir: the folder of the run to continue.")
-        args.output_dir = Path("outputs") / f"link_prediction-{datetime.now():%Y%m%d-%H%M%S}"
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    if args.posterior_scale == "diagonal" and args.posterior != "wrapped":
+        raise ValueError("--posterior-scale diagonal needs --posterior wrapped.")
     try:
         graph = datasets.graph(args.graph, args.data_dir)
-        datasets.split_edges(graph, test=args.test, validation=args.validation)
     except (OSError, ValueError) as error:
-        raise SystemExit(f"--graph {args.graph}: {error}") from error
+        raise ValueError(f"--graph {args.graph}: {error}") from error
+    datasets.split_edges(graph, test=args.test, validation=args.validation)  # before any work, whether it can be
     runs = finished_runs(args)
+    args.output_dir.mkdir(parents=True, exist_ok=True)
     print(f"{args.graph}: {graph.num_nodes} nodes, {graph.num_edges} edges; results in {args.output_dir}", flush=True)
 
-    versions = {module.__name__: str(module.__version__) for module in (pyro_hyperbolic, torch, pyro)}
-    record: dict[str, Any] = {"options": options_of(args), "versions": versions, "python": sys.version.split()[0]}
-    record["graph"] = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
-    finished = {(run["model"], run["seed"]) for run in runs}
+    facts = record(args) | {"graph": {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}}
+    finished = {(entry["model"], entry["seed"]) for entry in runs}
     for seed in range(args.seeds):
         for name in MODELS:
             if (name, seed) in finished:
                 continue
-            vgae, run = train(name, graph, seed, args)
-            save_checkpoint({"model": vgae.state_dict(), "options": record["options"]}, model_path(name, seed, args))
-            runs.append(run)
-            save_json(record | {"runs": runs}, args.output_dir / "metrics.json")
-            scores = f"AUC {100 * run['auc']:.1f}, AP {100 * run['ap']:.1f}"
-            print(f"{name}, seed {seed}: {scores} ({run['seconds']:.0f} s)", flush=True)
+            vgae, entry = train(name, graph, seed, args)
+            save_checkpoint({"model": vgae.state_dict(), "options": facts["options"]}, model_path(name, seed, args))
+            runs.append(entry)
+            save_json(facts | {"runs": runs}, args.output_dir / "metrics.json")
+            scores = f"AUC {100 * entry['auc']:.1f}, AP {100 * entry['ap']:.1f}"
+            print(f"{name}, seed {seed}: {scores} ({entry['seconds']:.0f} s)", flush=True)
 
-    wanted = [run for run in runs if run["seed"] < args.seeds]
+    wanted = [entry for entry in runs if entry["seed"] < args.seeds]
     summary = summarise(wanted)
     print(f"\n{'test set':12}{'AUC':>14}{'AP':>14}")
     for name, row in summary.items():
         print(f"{name:12}" + "".join(f"{percent(*cell):>14}" for cell in row.values()))
     print(f"in percent; mean and 95% interval; splits: {args.seeds}; the difference is that on the same split")
-    result = record | {"runs": runs, "summary": summary}
+    result = facts | {"runs": runs, "summary": summary}
     save_json(result, args.output_dir / "metrics.json")
     draw(graph, wanted, args)
     return result
@@ -237,79 +231,46 @@ def percent(mean: float, half: float | None) -> str:
     return f"{100 * mean:.1f}" + ("" if half is None else f" ± {100 * half:.1f}")
 
 
-def number(kind: type, least: float, *, above: bool = False) -> Any:
-    """A parser of finite numbers that are at least, or with ``above`` greater than, ``least``."""
-
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = float("nan")
-        if not (value > least if above else value >= least) or value == float("inf"):
-            bound = f"greater than {least:g}" if above else f"of at least {least:g}"
-            raise argparse.ArgumentTypeError(f"must be a finite {kind.__name__} {bound}, got {text!r}")
-        return value
-
-    return parse
-
-
-def parser() -> argparse.ArgumentParser:
-    style = argparse.ArgumentDefaultsHelpFormatter
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
-    positive = number(float, 0, above=True)
+def parser() -> Parser:
+    p = Parser(__doc__, __file__)
     p.add_argument(
         "--graph",
         default="karate",
         help="phylogenetic, csphd, diseases (the paper's), karate, balanced_tree:BRANCHING:HEIGHT, "
         "or the path of an edge list",
     )
-    p.add_argument("--seeds", type=number(int, 1), default=5, help="splits, and trainings of each model (paper: 40)")
-    p.add_argument("--latent-dim", type=number(int, 1), default=5, help="of the latent space; 2 is drawn (paper: 5)")
-    p.add_argument("--curvature", type=positive, default=1.0, help="c of curvature -c")
-    p.add_argument(
-        "--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="hyperbolic prior (paper: wrapped)"
-    )
-    p.add_argument("--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="its law (paper: wrapped)")
+    p.add_argument("--seeds", type=positive(int), default=5, help="splits, and trainings of each model (paper: 40)")
+    p.add_space("p5")
+    p.add_argument("--curvature", type=positive(float), default=1.0, help="c: factors have the curvature -c or c")
+    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="prior (paper: wrapped)")
+    p.add_argument("--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="(paper: wrapped)")
     p.add_argument(
         "--posterior-scale", choices=["diagonal", "isotropic"], default="diagonal", help="scales of a node's posterior"
     )
-    p.add_argument("--prior-scale", type=positive, default=1.0, help="scale of both priors")
-    p.add_argument("--hidden-dim", type=number(int, 1), default=32, help="of the graph convolution (paper: 32)")
-    p.add_argument("--num-epochs", type=number(int, 1), default=800, help="full-batch steps (paper: 800)")
-    p.add_argument("--learning-rate", type=positive, default=1e-2, help="of Adam (paper: 1e-2)")
+    p.add_argument("--prior-scale", type=positive(float), default=1.0, help="scale of both priors")
+    p.add_argument("--hidden-dim", type=positive(int), default=32, help="of the graph convolution (paper: 32)")
+    p.add_argument("--num-epochs", type=positive(int), default=800, help="full-batch steps (paper: 800)")
+    p.add_argument("--learning-rate", type=positive(float), default=1e-2, help="of Adam (paper: 1e-2)")
     p.add_argument(
         "--num-negatives",
-        type=number(int, 1),
-        default=None,
-        help="pairs without an edge per step, for graphs whose N^2 pairs do not fit into memory; all by default",
+        type=positive(int),
+        help="pairs without an edge per step, for graphs whose N^2 pairs do not fit into memory (default: all)",
     )
-    p.add_argument("--test", type=positive, default=0.1, help="fraction of the edges to predict (paper: 0.1)")
+    p.add_argument("--test", type=fraction(), default=0.1, help="fraction of the edges to predict (paper: 0.1)")
     p.add_argument(
         "--validation",
-        type=number(float, 0),
+        type=fraction(zero=True),
         default=0.05,
         help="fraction held out besides, only reported (paper: 0.05)",
     )
-    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to compute")
-    p.add_argument(
-        "--data-dir",
-        type=Path,
-        default=None,
-        help="folder of the graphs; by default PYRO_HYPERBOLIC_DATA, then a per-user cache",
-    )
-    p.add_argument("--output-dir", type=Path, default=None, help="of the results; by default new, in outputs/")
-    p.add_argument("--resume", action="store_true", help="continue the run in --output-dir")
-    p.add_argument("--threads", type=number(int, 1), default=None, help="CPU threads; torch's choice by default")
+    p.add_device()
+    p.add_threads()
+    p.add_data_dir("the graphs")
+    p.add_output_dir(checkpoint="metrics.json")
     return p
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    p = parser()
-    args = p.parse_args(arguments)
-    if args.posterior_scale == "diagonal" and args.posterior != "wrapped":
-        p.error("--posterior-scale diagonal needs --posterior wrapped")
-    return args
-
+main = command(parser, run)
 
 if __name__ == "__main__":
-    main(parse())
+    main()

@@ -14,42 +14,45 @@ components of a mixture that is fitted to its latents afterwards.
 Components that start in one place would all learn the same. They start at draws of the usual prior, with equal weights;
 the record says how many of them the digits use.
 
+What to see: ``latent.png`` shows the latent spaces with a circle around half of each component, the wider its line the
+greater its weight. With the single prior the circles, fitted afterwards, cut through the classes; with the mixture each
+lies where digits of one class, or of two that look alike, have gathered. ``components.png`` has a row of draws for each
+component, by weight: a row shows one digit, or a few that look alike.
+
 Every epoch ends with a checkpoint. A run that was interrupted goes on with ``--resume`` and ends bit for bit where an
 uninterrupted one would have.
 
     python examples/mixture_prior_vae.py
-    python examples/mixture_prior_vae.py --components 20 --latent-dim 5 --num-epochs 40
+    python examples/mixture_prior_vae.py --components 20 --space p5 --num-epochs 40
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import sys
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import torch
-from mnist_parts.arguments import natural, positive
-from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO
+from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-import pyro_hyperbolic
-from pyro_hyperbolic import PoincareBall, datasets
+from pyro_hyperbolic import Lorentz, PoincareBall, datasets, geometry
+from pyro_hyperbolic.commands import Parser, command, load_run, natural, positive, record, save_run
 from pyro_hyperbolic.distributions import WrappedNormal
-from pyro_hyperbolic.infer import load_checkpoint, log_marginal_likelihood, save_checkpoint, save_json
+from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.infer import FastSVI, Minibatches, log_marginal_likelihood, save_json
 from pyro_hyperbolic.models import HyperbolicLatent, HyperbolicVAE
 from pyro_hyperbolic.nn import ManifoldModule
 
 LOSSES = {"single": Trace_ELBO(), "mixture": TraceEnum_ELBO(max_plate_nesting=1)}
 MODELS = tuple(LOSSES)
 # What may change between the parts of one run; everything else decides the result.
-FREE_OPTIONS = {"num_epochs", "fit_steps", "iwae_samples", "iwae_images", "output_dir", "resume", "data_dir", "threads"}
+FREE_OPTIONS = ("num_epochs", "fit_steps", "iwae_samples", "iwae_images")
 SCALE = 0.5  # of a component at the start
 SHOWN = 4000  # test images in the picture of the latent space
 PER_COMPONENT = 12  # generated digits
@@ -69,16 +72,16 @@ class MixtureLatent(HyperbolicLatent):
         self.logits = nn.Parameter(torch.zeros(components))
 
     def assignment(self) -> Any:
-        """The law of the component."""
+        """The distribution of the component."""
         return dist.Categorical(logits=self.logits)
 
     def component(self, k: Tensor | slice = slice(None)) -> WrappedNormal:
-        """The law of a latent given its component; of each component by default."""
+        """The distribution of a latent given its component; of each component by default."""
         manifold = self.manifold()
-        return WrappedNormal(manifold.from_normal_coords(None, 2 * self.centres)[k], self.log_scales.exp()[k], manifold)
+        return WrappedNormal(manifold.exp0(self.centres)[k], self.log_scales.exp()[k], manifold)
 
     def prior(self) -> Any:
-        """The law of a latent whatever its component."""
+        """The distribution of a latent whatever its component."""
         return dist.MixtureSameFamily(self.assignment(), self.component())
 
     def responsibilities(self, z: Tensor) -> Tensor:
@@ -91,7 +94,7 @@ class MixtureVAE(HyperbolicVAE):
 
     latent: MixtureLatent
 
-    def __init__(self, manifold: PoincareBall, latent_dim: int, components: int, hidden_dim: int) -> None:
+    def __init__(self, manifold: Manifold, latent_dim: int, components: int, hidden_dim: int) -> None:
         super().__init__(manifold, latent_dim, (28, 28), hidden_dim)
         self.latent = MixtureLatent(self.latent.manifold, latent_dim, components)
 
@@ -102,10 +105,10 @@ class MixtureVAE(HyperbolicVAE):
 
 def build_model(name: str, args: argparse.Namespace) -> HyperbolicVAE:
     """One of the two auto-encoders; ``.model`` and ``.guide`` are its Pyro programs."""
-    ball = PoincareBall(args.curvature)
+    space, dim = geometry.space(args.space, c=args.curvature, k=-args.curvature), geometry.dimension(args.space)
     if name == "mixture":
-        return MixtureVAE(ball, args.latent_dim, args.components, args.hidden_dim)
-    return HyperbolicVAE(ball, args.latent_dim, (28, 28), args.hidden_dim)
+        return MixtureVAE(space, dim, args.components, args.hidden_dim)
+    return HyperbolicVAE(space, dim, (28, 28), args.hidden_dim)
 
 
 def train(name: str, images: Tensor, test: Tensor, args: argparse.Namespace) -> tuple[HyperbolicVAE, dict[str, Any]]:
@@ -114,38 +117,35 @@ def train(name: str, images: Tensor, test: Tensor, args: argparse.Namespace) -> 
     pyro.set_rng_seed(args.seed)
     vae = build_model(name, args)
     vae.init_output_bias(images)
-    optimiser = pyro.optim.Adam({"lr": args.learning_rate})
-    svi = SVI(vae.model, vae.guide, optimiser, LOSSES[name])
+    svi = FastSVI(vae.model, vae.guide, pyro.optim.Adam({"lr": args.learning_rate}), LOSSES[name])
     path = args.output_dir / f"{name}.pt"
     history: dict[str, Any] = {"train_loss": [], "test_loss": [], "seconds": []}
-    if path.exists():
-        state = load_checkpoint(path)
-        refuse_other_options(path, state, args, len(images))
+    state = load_run(path, args, FREE_OPTIONS, training_images=len(images))
+    if state is not None:
         vae.load_state_dict(state["model"])
-        optimiser.set_state(state["optimiser"])
+        svi.load_state_dict(state["trainer"])
         history = state["history"]
+    batches = Minibatches(images, args.batch_size, args.seed)
     for epoch in range(len(history["train_loss"]) + 1, args.num_epochs + 1):
         start = time.perf_counter()
         title = f"{name}, epoch {epoch}/{args.num_epochs}"
-        total = 0.0
-        for index in tqdm(torch.randperm(len(images)).split(args.batch_size), title, leave=False, disable=None):
-            total += svi.step(images[index])
-        history["train_loss"].append(total / len(images))
+        losses = [svi.step(x) for x in tqdm(batches.epoch(epoch), title, len(batches), leave=False, disable=None)]
+        history["train_loss"].append(torch.stack(losses).sum().item() / len(images))
         with torch.no_grad():
-            total = sum(svi.evaluate_loss(batch) for batch in test.split(1000))
-        history["test_loss"].append(total / len(test))
+            losses = [svi.evaluate_loss(x) for x in test.split(1000)]
+        history["test_loss"].append(sum(map(float, losses)) / len(test))
         history["seconds"].append(time.perf_counter() - start)
-        state = {"model": vae.state_dict(), "optimiser": optimiser.get_state(), "history": history}
-        save_checkpoint(state | {"options": options_of(args), "train_size": len(images)}, path)
-        bounds = (-history[key][-1] for key in ("train_loss", "test_loss"))
-        print(f"{title}: train elbo {next(bounds):.2f}, test elbo {next(bounds):.2f}", flush=True)
+        state = {"model": vae.state_dict(), "trainer": svi.state_dict(), "history": history}
+        save_run(state, path, args, training_images=len(images))
+        bounds = ", ".join(f"{key.replace('_', ' ')} {history[key][-1]:.2f}" for key in ("train_loss", "test_loss"))
+        print(f"{title}: {bounds}", flush=True)
     return vae, history
 
 
 def fit_mixture(vae: HyperbolicVAE, z: Tensor, args: argparse.Namespace) -> MixtureLatent:
     """The mixture of greatest likelihood for latents that were learned without one."""
     pyro.set_rng_seed(args.seed)
-    latent = MixtureLatent(vae.latent.manifold, args.latent_dim, args.components)
+    latent = MixtureLatent(vae.latent.manifold, vae.latent.dim, args.components)
     optimiser = torch.optim.Adam(latent.parameters(), lr=0.02)
     for _ in range(args.fit_steps):
         optimiser.zero_grad()
@@ -199,18 +199,21 @@ def draw(
 
     from pyro_hyperbolic import plotting
 
-    if latents["mixture"].dim == 2:
+    space = models["mixture"].manifold
+    if latents["mixture"].dim == 2 and isinstance(space, (PoincareBall, Lorentz)):
+        ball = PoincareBall(space.c)
         figure, axes = plt.subplots(1, 2, figsize=(11, 5.4), layout="constrained")
         angles = torch.linspace(0, 2 * math.pi, 200)
         circle = torch.stack([angles.cos(), angles.sin()], -1).unsqueeze(1)
         for ax, name in zip(axes, MODELS, strict=True):
-            ball = models[name].manifold
             with torch.no_grad():
                 z = models[name].encode(test.images[:SHOWN]).mean
-                laws, weights = latents[name].component(), latents[name].assignment().probs
-                # A disc that holds half of a component: the median of Rayleigh's law is sqrt(2 log 2).
-                radius = math.sqrt(2 * math.log(2)) * laws.scale
-                rings = ball.from_normal_coords(laws.loc, radius * circle)
+                components, weights = latents[name].component(), latents[name].assignment().probs
+                # A disc that holds half of a component: the median of Rayleigh's distribution is sqrt(2 log 2).
+                radius = math.sqrt(2 * math.log(2)) * components.scale
+                rings = space.from_normal_coords(components.loc, radius * circle)
+            if isinstance(space, Lorentz):
+                z, rings = space.to_poincare(z), space.to_poincare(rings)
             plotting.embedding(z, ball, labels=test.labels[:SHOWN], ax=ax, s=3, alpha=0.7, legend=name == MODELS[-1])
             for k, weight in enumerate(weights.tolist()):
                 ax.plot(*rings[:, k].T.numpy(), color="0.1", linewidth=0.5 + 6 * weight, alpha=0.8, zorder=4)
@@ -229,39 +232,12 @@ def draw(
     plt.close("all")
 
 
-def options_of(args: argparse.Namespace) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-
-
-def refuse_other_options(path: Path, state: dict[str, Any], args: argparse.Namespace, train_size: int) -> None:
-    """A run is continued with the options and the data that it was begun with."""
-    then, now = state["options"], options_of(args)
-    changed = [key for key in then if key not in FREE_OPTIONS and now.get(key) != then[key]]
-    if changed:
-        names = ", ".join(f"--{key.replace('_', '-')} (was {then[key]}, is {now.get(key)})" for key in changed)
-        raise SystemExit(f"{path} belongs to other options: {names}. Use the same, or another --output-dir.")
-    if state["train_size"] != train_size:
-        raise SystemExit(
-            f"{path} was trained on {state['train_size']} images, but there are {train_size} now: "
-            "give the same data by --data-dir, or use another --output-dir."
-        )
-
-
-def main(args: argparse.Namespace) -> dict[str, Any]:
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    if args.output_dir is None:
-        if args.resume:
-            raise SystemExit("--resume needs --output-dir: the folder of the run to continue.")
-        args.output_dir = Path("outputs") / f"mixture_prior_vae-{datetime.now():%Y%m%d-%H%M%S}"
-    begun = [path for name in MODELS if (path := args.output_dir / f"{name}.pt").exists()]
-    if begun and not args.resume:
-        raise SystemExit(f"{begun[0]} exists: continue that run with --resume, or choose another --output-dir.")
+def run(args: argparse.Namespace) -> dict[str, Any]:
     images, test = datasets.mnist(args.data_dir).images, datasets.mnist(args.data_dir, train=False)
     print(f"{len(images)} training and {len(test.images)} test digits; results in {args.output_dir}", flush=True)
 
-    versions = {module.__name__: str(module.__version__) for module in (pyro_hyperbolic, torch, pyro)}
-    result: dict[str, Any] = {"options": options_of(args), "versions": versions, "python": sys.version.split()[0]}
+    args.output_dir.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = record(args)
     result |= {"data": test.source, "train_size": len(images), "test_size": len(test.images), "models": {}}
     models: dict[str, HyperbolicVAE] = {}
     latents: dict[str, MixtureLatent] = {}
@@ -290,35 +266,26 @@ def report(result: dict[str, Any]) -> None:
         print(f"{name:10}{cells}{entry['components_in_use']:10}")
 
 
-def parser() -> argparse.ArgumentParser:
-    style = argparse.ArgumentDefaultsHelpFormatter
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
+def parser() -> Parser:
+    p = Parser(__doc__, __file__)
     p.add_argument("--components", type=positive(int), default=10, help="of the mixture")
-    p.add_argument("--latent-dim", type=positive(int), default=2, help="of the latent space; 2 is drawn")
+    p.add_space("p2")
     p.add_argument("--curvature", type=positive(float), default=1.4, help="c of curvature -c")
     p.add_argument("--hidden-dim", type=positive(int), default=200, help="width of the hidden layers")
     p.add_argument("--num-epochs", type=positive(int), default=20, help="passes over the training data")
     p.add_argument("--batch-size", type=positive(int), default=256, help="images per step")
     p.add_argument("--learning-rate", type=positive(float), default=2e-3, help="of Adam")
     p.add_argument("--fit-steps", type=natural, default=500, help="of the mixture fitted to the single prior's latents")
-    p.add_argument("--iwae-samples", type=natural, default=200, help="of the final estimate; 0: none")
+    p.add_argument("--iwae-samples", type=natural, default=200, help="of the final estimate; 0 for none")
     p.add_argument("--iwae-images", type=positive(int), default=2000, help="test images that it is made for")
-    p.add_argument("--seed", type=natural, default=0, help="of everything random")
-    p.add_argument(
-        "--data-dir",
-        type=Path,
-        default=None,
-        help="folder of the MNIST files; by default PYRO_HYPERBOLIC_DATA, then a per-user cache",
-    )
-    p.add_argument("--output-dir", type=Path, default=None, help="of the results; by default new, in outputs/")
-    p.add_argument("--resume", action="store_true", help="continue the run in --output-dir")
-    p.add_argument("--threads", type=positive(int), default=None, help="CPU threads; torch's choice by default")
+    p.add_seed()
+    p.add_threads()
+    p.add_data_dir("the MNIST files")
+    p.add_output_dir(checkpoint="*.pt")
     return p
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    return parser().parse_args(arguments)
-
+main = command(parser, run)
 
 if __name__ == "__main__":
-    main(parse())
+    main()

@@ -9,9 +9,13 @@ distances and the mixing of batches where these are known, and how often the 90%
 (for data drawn from the model). Over several seeds they are means with 95% intervals.
 
 Cells are those of Paul et al. (2015), which come with the package, a simulated lineage, or a ``.h5ad`` file of yours,
-which needs the package ``anndata``. The disc is drawn coloured by label, by pseudotime (the distance from a root cell)
-and by batch; ``latent.html`` is a page on which to move through it. The embedding is written as ``.npz``, and as
-``.h5ad`` where ``anndata`` is installed.
+which needs the package ``anndata``. The embedding of the last model and the first seed is written as ``embedding.npz``,
+and into a copy of your file.
+
+What to see in ``disc.png``: each dot is the posterior mean of a cell. Coloured by label, cells of one type or lineage
+should form an arm of the disc, and early types lie where arms meet; coloured by pseudotime, the distance from a root
+cell, colours should run outwards along the arms; coloured by batch, they should be mixed everywhere. ``latent.html`` is
+a page on which to move through the disc.
 
 Every epoch ends with a checkpoint. A run that was interrupted goes on with ``--resume`` and ends where an uninterrupted
 one would have.
@@ -25,163 +29,179 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import time
-from datetime import datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pyro
 import torch
-from cell_parts.data import SOURCES, Source, load
-from cell_parts.pictures import draw, pseudotime
-from mnist_parts.arguments import positive, seeds
 from pyro.infer import Trace_ELBO
 from torch import Tensor
 
-import pyro_hyperbolic
-from pyro_hyperbolic import plotting
-from pyro_hyperbolic.datasets import from_anndata, to_anndata
-from pyro_hyperbolic.experiments.cells import build_count_vae, embedding_scores
+from pyro_hyperbolic import PoincareBall, datasets, plotting
+from pyro_hyperbolic.analysis import pseudotime
+from pyro_hyperbolic.commands import Parser, command, input_file, load_run, positive, record, save_run, seeds
+from pyro_hyperbolic.experiments.cells import KnownCells, build_count_vae, embedding_scores
 from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.experiments.table1 import NEARLY_FLAT
-from pyro_hyperbolic.infer import (
-    FastSVI,
-    Minibatches,
-    load_checkpoint,
-    log_marginal_likelihood,
-    save_checkpoint,
-    save_json,
-)
+from pyro_hyperbolic.infer import FastSVI, Minibatches, log_marginal_likelihood, save_json
 from pyro_hyperbolic.models import CountVAE
 
-MODELS = ("euclidean", "control", "hyperbolic")
-# What may change between the parts of one run; everything else decides the result.
-FREE_OPTIONS = {"num_epochs", "iwae_samples", "output_dir", "resume", "threads", "seeds", "models"}
-SCORES = {
-    "iwae": ("IWAE", 2),
-    "knn_accuracy": ("k-NN", 3),
-    "correlation": ("lineage", 3),
-    "batch_mixing": ("mixing", 3),
-    "coverage": ("coverage", 3),
-}
+CURVATURES = {"euclidean": 0.0, "control": NEARLY_FLAT, "hyperbolic": 1.0}
+# Options that may change between the parts of one run; all others decide the result.
+FREE = ("num_epochs", "iwae_samples", "seeds", "models")
+SCORES = {"iwae": "IWAE", "knn_accuracy": "k-NN", "correlation": "lineage", "batch_mixing": "mixing"}
+SCORES |= {"coverage": "coverage"}
 
 
-def train(name: str, seed: int, source: Source, train_cells: Tensor, args: argparse.Namespace) -> tuple[CountVAE, dict]:
+class Source(NamedTuple):
+    """Cells, the labels that the picture shows, candidates for the root of the lineage, and the ``AnnData`` of a file.
+
+    All but the cells may be missing.
+    """
+
+    cells: KnownCells
+    shown: np.ndarray | None = None
+    roots: Tensor | None = None
+    adata: Any = None
+
+
+def paul15(args: argparse.Namespace) -> Source:
+    found = datasets.paul15()
+    roots = (found.types == found.type_names.index("Multipotent progenitors")).nonzero().flatten()
+    return Source(KnownCells(found.counts, found.types), np.array(found.type_names)[found.types.numpy()], roots)
+
+
+def branching(args: argparse.Namespace) -> Source:
+    found = datasets.branching_cells(cells=args.num_cells)
+    cells = KnownCells(found.counts, found.nodes, found.batches, found.distances)
+    earliest = found.times.argsort()[: max(1, args.num_cells // 100)]
+    return Source(cells, found.lineages(2).numpy(), earliest)  # there are more edges than colours: two levels
+
+
+def h5ad(args: argparse.Namespace) -> Source:
+    try:
+        import anndata
+    except ImportError as error:
+        raise ImportError(
+            f"--data {args.data} needs the package anndata; install it with pip install anndata"
+        ) from error
+    try:
+        adata = anndata.read_h5ad(args.data)
+    except OSError as error:
+        raise ValueError(f"--data {args.data} is not a .h5ad file, or is damaged ({error}); give another.") from error
+    annotated = datasets.from_anndata(adata, args.layer, args.batch_key)
+    counts = torch.cat([batch["x"] for batch in annotated.in_order(1024)]).float()
+    batches = None if annotated.covariates is None else annotated.covariates["batch"]
+    if args.label_key is None:
+        return Source(KnownCells(counts, None, batches), adata=adata)
+    if args.label_key not in adata.obs:
+        raise ValueError(f"--label-key must be one of {sorted(adata.obs)}, got {args.label_key!r}.")
+    shown = np.array([str(value) for value in adata.obs[args.label_key]])
+    known, codes = np.unique(shown, return_inverse=True)
+    roots = None
+    if args.root_label is not None:
+        if args.root_label not in known:
+            raise ValueError(f"--root-label must be one of {known.tolist()}, got {args.root_label!r}.")
+        roots = torch.from_numpy(shown == args.root_label).nonzero().flatten()
+    return Source(KnownCells(counts, torch.from_numpy(codes.astype(np.int64)), batches), shown, roots, adata)
+
+
+SOURCES = {"paul15": paul15, "branching": branching}
+
+
+def train(name: str, seed: int, cells: KnownCells, rows: Tensor, args: argparse.Namespace) -> tuple[CountVAE, dict]:
     """One model from one seed, from its checkpoint if there is one; its losses per cell, epoch by epoch."""
     pyro.clear_param_store()
     pyro.set_rng_seed(seed)
-    curvature = {"euclidean": 0.0, "control": NEARLY_FLAT, "hyperbolic": args.curvature}[name]
-    vae = build_count_vae(curvature, args.latent_dim, source.cells, args.hidden_dim)
-    vae.init_output_bias(source.cells.counts[train_cells])
+    vae = build_count_vae(CURVATURES[name], args.latent_dim, cells, args.hidden_dim)
+    vae.init_output_bias(cells.counts[rows])
     svi = FastSVI(vae.model, vae.guide, pyro.optim.Adam({"lr": args.learning_rate}), Trace_ELBO())
-    path = args.output_dir / f"{name}-{seed}.pt"
+    batches = Minibatches(cells.inputs(rows), args.batch_size, seed=seed)
+    path, size = args.output_dir / f"{name}-{seed}.pt", len(cells.counts)
     history: dict[str, list[float]] = {"train_loss": [], "seconds": []}
-    if path.exists():
-        state = load_checkpoint(path)
-        refuse_other_options(path, state, args, len(source.cells.counts))
+    state = load_run(path, args, FREE, cells=size)
+    if state is not None:
         vae.load_state_dict(state["model"])
         svi.load_state_dict(state["trainer"])
         history = state["history"]
-    batches = Minibatches(source.cells.inputs(train_cells), args.batch_size, seed=seed)
     for epoch in range(len(history["train_loss"]) + 1, args.num_epochs + 1):
         start = time.perf_counter()
         losses = svi.run(batches.epoch(epoch))
-        history["train_loss"].append(losses.sum().item() / len(train_cells))
+        history["train_loss"].append(losses.sum().item() / len(rows))
         history["seconds"].append(time.perf_counter() - start)
         state = {"model": vae.state_dict(), "trainer": svi.state_dict(), "history": history}
-        save_checkpoint(state | {"options": options_of(args), "num_cells": len(source.cells.counts)}, path)
+        save_run(state, path, args, cells=size)
         if epoch % max(1, args.num_epochs // 5) == 0 or epoch == args.num_epochs:
             elbo = -history["train_loss"][-1]
             print(f"{name}, seed {seed}, epoch {epoch}/{args.num_epochs}: train elbo {elbo:.2f}", flush=True)
     return vae, history
 
 
-def evaluate(vae: CountVAE, source: Source, train_cells: Tensor, test: Tensor, args: argparse.Namespace) -> dict:
-    """The scores of the test cells."""
-    pyro.set_rng_seed(0)
-    inputs = source.cells.inputs(test)
-    estimates = log_marginal_likelihood(vae.model, vae.guide, num_samples=args.iwae_samples, **inputs)
-    return {"iwae": estimates.mean().item()} | embedding_scores(vae, source.cells, train_cells, test)
-
-
 @torch.no_grad()
 def write(vae: CountVAE, source: Source, test: Tensor, args: argparse.Namespace) -> None:
     """The embedding of all cells as files, and as a picture if it is one of the disc."""
-    everyone = torch.arange(len(source.cells.counts))
-    posterior = vae.encode(**source.cells.inputs(everyone))
-    z, manifold = posterior.mean, vae.manifold
-    times = pseudotime(z, manifold, source.roots)
-    columns = {"labels": source.cells.labels, "batches": source.cells.batches, "pseudotime": times}
-    arrays = {name: value.numpy() for name, value in columns.items() if value is not None}
-    is_test = torch.zeros(len(z), dtype=torch.bool).index_fill(0, test, True)
-    scale = getattr(posterior, "base_dist", posterior).scale  # that of flat space is a Normal inside
-    arrays |= {"z": z.numpy(), "scale": scale.numpy(), "is_test": is_test.numpy()}
-    np.savez_compressed(args.output_dir / "embedding.npz", allow_pickle=False, **arrays)
+    cells, manifold = source.cells, vae.manifold
+    posterior = vae.encode(**cells.inputs(torch.arange(len(cells.counts))))
+    z = posterior.mean
+    times = None if source.roots is None else pseudotime(z, source.roots, manifold)
+    arrays = {"labels": cells.labels, "batches": cells.batches, "pseudotime": times, "z": z}
+    arrays["scale"] = getattr(posterior, "base_dist", posterior).scale  # that of flat space is a Normal inside
+    arrays["is_test"] = torch.zeros(len(z), dtype=torch.bool).index_fill(0, test, True)
+    known = {name: value.numpy() for name, value in arrays.items() if value is not None}
+    np.savez_compressed(args.output_dir / "embedding.npz", allow_pickle=False, **known)
     if source.adata is not None:
-        to_anndata(source.adata, vae, from_anndata(source.adata, args.layer, source.batch_key))
+        datasets.to_anndata(source.adata, vae, datasets.from_anndata(source.adata, args.layer, args.batch_key))
         source.adata.write_h5ad(args.output_dir / "embedding.h5ad")
     if args.latent_dim == 2:
-        panels = {source.title: source.shown, "pseudotime": times, "batch": source.cells.batches}
-        draw(z, manifold, panels, args.output_dir / "disc.png")
-        labels = next((values for values in panels.values() if values is not None), None)
-        plotting.explore(z, manifold, args.output_dir / "latent.html", labels=labels, title="Single cells")
+        panels: dict[str, Any] = {"label": source.shown, "pseudotime": times, "batch": cells.batches}
+        draw(z, manifold, {title: np.asarray(values) for title, values in panels.items() if values is not None}, args)
 
 
-def report(entries: list[dict[str, Any]], args: argparse.Namespace) -> None:
+def draw(z: Tensor, manifold: Any, panels: dict[str, Any], args: argparse.Namespace) -> None:
+    """A disc for each of the panels, labels or numbers of the cells, or one without colours."""
+    panels = panels or {"cells": None}
+    ball = manifold if isinstance(manifold, PoincareBall) else PoincareBall(0.0)
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 3.8), squeeze=False, layout="constrained")
+    # In random order: no class lies on top of all others.
+    order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
+    for ax, (title, values) in zip(axes[0], panels.items(), strict=True):
+        plotting.embedding(z[order], ball, labels=None if values is None else values[order], ax=ax, s=4, alpha=0.8)
+        ax.set_title(title, fontsize="medium")
+    plotting.save(figure, args.output_dir / "disc.png")
+    plt.close(figure)
+    labels = next(iter(panels.values()))
+    plotting.explore(z, manifold, args.output_dir / "latent.html", labels=labels, title="Single cells")
+
+
+def report(runs: list[dict[str, Any]], args: argparse.Namespace) -> None:
     """The scores of the models; means with intervals over several seeds."""
-    known = [score for score in SCORES if score in entries[0]]
-    print(f"{'':12}" + "".join(f"{SCORES[score][0]:>18}" for score in known))
+    known = [score for score in SCORES if score in runs[0]]
+    print(f"{'':12}" + "".join(f"{SCORES[score]:>18}" for score in known))
     for name in args.models:
-        own = [entry for entry in entries if entry["model"] == name]
-        cells = []
+        row = ""
         for score in known:
-            mean, half = mean_interval([entry[score] for entry in own])
-            digits = SCORES[score][1]
-            cells.append(f"{mean:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}"))
-        print(f"{name:12}" + "".join(f"{cell:>18}" for cell in cells))
+            mean, half = mean_interval([entry[score] for entry in runs if entry["model"] == name])
+            digits = 2 if score == "iwae" else 3
+            row += f"{f'{mean:.{digits}f}' + ('' if half is None else f' ± {half:.{digits}f}'):>18}"
+        print(f"{name:12}{row}")
 
 
-def options_of(args: argparse.Namespace) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-
-
-def refuse_other_options(path: Path, state: dict[str, Any], args: argparse.Namespace, num_cells: int) -> None:
-    """A run is continued with the options and the data that it was begun with."""
-    then, now = state["options"], options_of(args)
-    changed = [key for key in then if key not in FREE_OPTIONS and now.get(key) != then[key]]
-    if changed:
-        names = ", ".join(f"--{key.replace('_', '-')} (was {then[key]}, is {now.get(key)})" for key in changed)
-        raise SystemExit(f"{path} belongs to other options: {names}. Use the same, or another --output-dir.")
-    if state["num_cells"] != num_cells:
-        raise SystemExit(f"{path} was trained on {state['num_cells']} cells, but there are {num_cells} now.")
-
-
-def main(args: argparse.Namespace) -> dict[str, Any]:
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    if args.output_dir is None:
-        if args.resume:
-            raise SystemExit("--resume needs --output-dir: the folder of the run to continue.")
-        args.output_dir = Path("outputs") / f"single_cell-{datetime.now():%Y%m%d-%H%M%S}"
-    begun = sorted(args.output_dir.glob("*.pt"))
-    if begun and not args.resume:
-        raise SystemExit(f"{begun[0]} exists: continue that run with --resume, or choose another --output-dir.")
-    args.output_dir.mkdir(parents=True, exist_ok=True)
-    source = load(args)
-    print(f"{len(source.cells.counts)} cells, {source.cells.counts.shape[1]} genes; results in {args.output_dir}")
-
-    versions = {module.__name__: str(module.__version__) for module in (pyro_hyperbolic, torch, pyro)}
-    result: dict[str, Any] = {"options": options_of(args), "versions": versions, "python": sys.version.split()[0]}
-    result["runs"] = []
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    source = SOURCES.get(args.data, h5ad)(args)
+    cells = source.cells
+    print(f"{len(cells.counts)} cells, {cells.counts.shape[1]} genes; results in {args.output_dir}")
+    result: dict[str, Any] = record(args) | {"runs": []}
     for seed in args.seeds:
-        train_cells, _, test = source.cells.split(seed)
+        train_cells, _, test = cells.split(seed)
         for name in args.models:
-            vae, history = train(name, seed, source, train_cells, args)
-            scores = evaluate(vae, source, train_cells, test, args)
+            vae, history = train(name, seed, cells, train_cells, args)
+            pyro.set_rng_seed(0)
+            bound = log_marginal_likelihood(vae.model, vae.guide, num_samples=args.iwae_samples, **cells.inputs(test))
+            scores = {"iwae": bound.mean().item()} | embedding_scores(vae, cells, train_cells, test)
             if not all(map(math.isfinite, scores.values())):
-                raise SystemExit(f"{name}, seed {seed}, has diverged: try a smaller --learning-rate.")
+                raise ValueError(f"{name}, seed {seed}, has diverged; try a smaller --learning-rate.")
             result["runs"].append({"model": name, "seed": seed, "history": history} | scores)
             save_json(result, args.output_dir / "metrics.json")
             if name == args.models[-1] and seed == args.seeds[0]:
@@ -190,21 +210,24 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> argparse.ArgumentParser:
-    style = argparse.ArgumentDefaultsHelpFormatter
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
-    p.add_argument("--data", default="paul15", help=f"{' or '.join(SOURCES)}, or a .h5ad file")
-    p.add_argument("--layer", default=None, help="of the file: the layer with the counts; its X by default")
-    p.add_argument("--batch-key", default=None, help="of the file: the column of the batches; one batch by default")
-    p.add_argument("--label-key", default=None, help="of the file: the column of the cell types")
-    p.add_argument("--root-label", default=None, help="of the file: the type of the root cell, for pseudotime")
-    p.add_argument("--levels", type=positive(int), default=5, help="of the simulated lineage")
+def data(text: str) -> str:
+    """A name, or a file that is there."""
+    try:
+        return text if text in SOURCES else str(input_file(text))
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or give {' or '.join(SOURCES)}") from error
+
+
+def parser() -> Parser:
+    p = Parser(__doc__, __file__)
+    p.add_argument("--data", type=data, default="paul15", help=f"{' or '.join(SOURCES)}, or a .h5ad file")
+    p.add_argument("--layer", help="of the file: the layer with the counts (default: its X)")
+    p.add_argument("--batch-key", help="of the file: the column of the batches (default: one batch)")
+    p.add_argument("--label-key", help="of the file: the column of the cell types (default: no types)")
+    p.add_argument("--root-label", help="of the file: the type of the root cell, for pseudotime (default: none)")
     p.add_argument("--num-cells", type=positive(int), default=3000, help="of the simulated lineage")
-    p.add_argument("--num-batches", type=positive(int), default=3, help="of the simulated lineage")
-    p.add_argument(
-        "--models", nargs="+", choices=MODELS, default=list(MODELS), help="which to train; the last one is drawn"
-    )
-    p.add_argument("--curvature", type=positive(float), default=1.0, help="c of curvature -c of the hyperbolic model")
+    names, text = list(CURVATURES), "which to train; the last one is drawn"
+    p.add_argument("--models", nargs="+", choices=names, default=names, help=text)
     p.add_argument("--latent-dim", type=positive(int), default=2, help="of the latent space; 2 is drawn")
     p.add_argument("--hidden-dim", type=positive(int), default=128, help="width of the hidden layers")
     p.add_argument("--num-epochs", type=positive(int), default=80, help="passes over the training cells")
@@ -212,15 +235,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--learning-rate", type=positive(float), default=5e-3, help="of Adam")
     p.add_argument("--iwae-samples", type=positive(int), default=100, help="of the estimate of the log-likelihood")
     p.add_argument("--seeds", type=seeds, default=[0], help="of splits, starts and noise: 0 or 0,1,5 or 0-9")
-    p.add_argument("--output-dir", type=Path, default=None, help="of the results; by default new, in outputs/")
-    p.add_argument("--resume", action="store_true", help="continue the run in --output-dir")
-    p.add_argument("--threads", type=positive(int), default=None, help="CPU threads; torch's choice by default")
+    p.add_output_dir(checkpoint="*.pt")
     return p
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    return parser().parse_args(arguments)
-
+main = command(parser, run)
 
 if __name__ == "__main__":
-    main(parse())
+    main()

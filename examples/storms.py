@@ -11,10 +11,12 @@ may turn as the latitude grows. Three other models are fitted besides: independe
 need a cut of the circle, at north as a compass has it, or at south, where hardly a storm goes.
 
 SVI fits each model with several numbers of components, of which the validation storms choose one; test storms, which no
-model has seen, compare the models. NUTS samples the coupled one from several starts. The results are two tables,
-``storms.json`` and ``storms.png``.
+model has seen, compare the models. NUTS samples the coupled one. The data are :func:`pyro_hyperbolic.datasets.storms`.
 
-The data are those of the National Hurricane Center (HURDAT2), in ``examples/storm_parts/storms.csv``.
+What to see in ``storms.png``: on the left the density of the coupled model runs through north without a seam, and bends
+from west at the bottom to east at the top, as the test days (dots) do. In the middle that of the model with a cut at
+north has a seam there: no component can lie across it. On the right the mean direction at each latitude with its 90%
+interval by NUTS; the red band is where it is north: the storms turn there.
 
     python examples/storms.py
     python examples/storms.py --components 2 3 4 5 6 --num-steps 1500 --starts 4
@@ -27,25 +29,68 @@ import argparse
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import init_to_value
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
-from storm_parts.data import Days, read_days, split
-from storm_parts.densities import MAIN, SETUPS, Setup, log_density, log_predictive, mixture, turning_latitude
-from storm_parts.pictures import draw
 from torch import Tensor
 
+from pyro_hyperbolic import plotting
+from pyro_hyperbolic.commands import Parser, at_least, command, positive, record
+from pyro_hyperbolic.datasets import StormDays, storms
 from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.geometry import space
 from pyro_hyperbolic.infer import AutoWrappedNormal, save_json
 
 Values = dict[str, Tensor]
+MIDDLE, UNIT = 25.0, 10.0  # latitudes are tens of degrees from here, so that both factors have about one scale
 SPREAD = (2.0, 1.0)  # of the centres: next to uniform on the circle; ten degrees of latitude
+DRAWS, TREE_DEPTH = 50, 4  # draws of a guide for its predictive density; doublings of a step of NUTS
+LATITUDES = torch.linspace(9, 64, 56, dtype=torch.float64)
+HEADINGS = 2 * math.pi * (torch.arange(72, dtype=torch.float64) + 0.5) / 72 - math.pi
+
+
+class Setup(NamedTuple):
+    """One of the models.
+
+    :param signature: the space of a day.
+    :param coupled: whether covariances couple direction and latitude.
+    :param cut: where a flat space cuts the circle, in radians from north.
+    """
+
+    signature: str
+    coupled: bool = True
+    cut: float = math.pi
+
+    def points(self, heading: Tensor, latitude: Tensor) -> Tensor:
+        """Directions in radians and latitudes in degrees as points of the space."""
+        height = (latitude - MIDDLE) / UNIT
+        if self.signature == "e2":
+            return torch.stack([torch.remainder(heading - self.cut, 2 * math.pi) - math.pi, height], -1)
+        return torch.stack([heading.cos(), heading.sin(), height], -1)
+
+
+MAIN = "circle, coupled"
+SETUPS = {
+    MAIN: Setup("s1,e1"),
+    "circle, independent": Setup("s1,e1", coupled=False),
+    "flat, cut at south": Setup("e2"),
+    "flat, cut at north": Setup("e2", cut=0.0),
+}
+
+
+def mixture(setup: Setup, values: Values) -> Any:
+    """The distribution of a day given parameters, with the batch shape of the weights without their last dimension."""
+    root = values["scale"].diag_embed()
+    if setup.coupled:
+        root = values["scale"].unsqueeze(-1) * values["correlation"]
+    components = WrappedNormal(values["centre"], manifold=space(setup.signature), scale_tril=root)
+    return dist.MixtureSameFamily(dist.Categorical(values["weights"]), components)
 
 
 def model(setup: Setup, components: int, points: Tensor | None = None) -> None:
@@ -59,6 +104,14 @@ def model(setup: Setup, components: int, points: Tensor | None = None) -> None:
             values["correlation"] = pyro.sample("correlation", dist.LKJCholesky(2, 1.5))
     with pyro.plate("days", 1 if points is None else len(points)):
         pyro.sample("x", mixture(setup, values), obs=points)
+
+
+def split(days: StormDays, seed: int) -> tuple[StormDays, StormDays, StormDays]:
+    """Whole storms for training (60%), validation and test (20% each)."""
+    names = days.storm.unique()
+    order = names[torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))]
+    train, validation, test = order.tensor_split([int(0.6 * len(order)), int(0.8 * len(order))])
+    return tuple(days[torch.isin(days.storm, part)] for part in (train, validation, test))  # type: ignore[return-value]
 
 
 def fit(setup: Setup, components: int, points: Tensor, args: argparse.Namespace) -> Values:
@@ -77,17 +130,9 @@ def fit(setup: Setup, components: int, points: Tensor, args: argparse.Namespace)
         if loss < best:
             best = loss
             with torch.no_grad():
-                found = [guide(setup, components, points) for _ in range(args.draws)]
+                found = [guide(setup, components, points) for _ in range(DRAWS)]
             draws = {name: torch.stack([draw[name] for draw in found]) for name in found[0]}
     return draws
-
-
-def choose(setup: Setup, train: Days, validation: Days, args: argparse.Namespace) -> tuple[dict[int, float], Values]:
-    """Densities of the validation storms by the number of components, and the draws of the best."""
-    points = setup.points(train.heading, train.latitude)
-    found = {components: fit(setup, components, points, args) for components in args.components}
-    scores = {number: log_predictive(setup, draws, validation).mean().item() for number, draws in found.items()}
-    return scores, found[max(scores, key=lambda number: scores[number])]
 
 
 def sample(components: int, points: Tensor, draws: Values, args: argparse.Namespace) -> tuple[Values, int]:
@@ -98,96 +143,148 @@ def sample(components: int, points: Tensor, draws: Values, args: argparse.Namesp
     chains, divergences = [], 0
     for chain in range(args.chains):
         pyro.set_rng_seed(args.seed + chain)
-        begin = {name: value[chain] for name, value in draws.items()}
-        kernel = NUTS(model, max_tree_depth=args.max_tree_depth, init_strategy=init_to_value(values=begin))
-        mcmc = MCMC(kernel, num_samples=args.num_samples, warmup_steps=args.warmup, disable_progbar=True)
+        begin = init_to_value(values={name: value[chain % DRAWS] for name, value in draws.items()})
+        kernel = NUTS(model, max_tree_depth=TREE_DEPTH, init_strategy=begin)
+        mcmc = MCMC(kernel, args.num_samples, args.warmup, disable_progbar=True)
         mcmc.run(SETUPS[MAIN], components, points)
         chains.append(mcmc.get_samples())
         divergences += sum(map(len, mcmc.diagnostics()["divergences"].values()))
     return {name: torch.stack([chain[name] for chain in chains]) for name in chains[0]}, divergences
 
 
-def health(values: Tensor) -> dict[str, float]:
-    """Mean, standard deviation and diagnostics of a number that was sampled, ``(chains, samples)``."""
-    return {
-        "mean": values.mean().item(),
-        "std": values.std().item(),
-        "r_hat": split_gelman_rubin(values).item(),
-        "n_eff": effective_sample_size(values).item(),
-    }
+@torch.no_grad()
+def log_density(setup: Setup, draws: Values, heading: Tensor, latitude: Tensor) -> Tensor:
+    """Log-densities ``(..., draws)`` of directions and latitudes ``(...)``, for every draw of the parameters."""
+    return mixture(setup, draws).log_prob(setup.points(heading, latitude).unsqueeze(-2))
+
+
+def log_predictive(setup: Setup, draws: Values, days: StormDays) -> Tensor:
+    """Log-densities of days, averaged over draws of the parameters."""
+    return log_density(setup, draws, days.heading, days.latitude).logsumexp(-1) - math.log(len(draws["weights"]))
+
+
+def on_grid(setup: Setup, draws: Values) -> Tensor:
+    """Densities ``(latitudes, headings, draws)`` on the grid of ``LATITUDES`` and ``HEADINGS``."""
+    latitude, heading = torch.meshgrid(LATITUDES, HEADINGS, indexing="ij")
+    return log_density(setup, draws, heading, latitude).exp()
+
+
+def mean_heading(setup: Setup, draws: Values) -> Tensor:
+    """The mean direction at every latitude in every draw, ``(latitudes, draws)``."""
+    density = on_grid(setup, draws)
+    sine, cosine = ((density * f(HEADINGS).unsqueeze(-1)).sum(-2) for f in (torch.sin, torch.cos))
+    return torch.atan2(sine, cosine)
+
+
+def turning_latitude(setup: Setup, draws: Values) -> Tensor:
+    """Where the mean direction turns from the west of north to the east, in degrees; ``nan`` if it never does."""
+    heading = mean_heading(setup, draws)
+    before, after = heading[:-1], heading[1:]
+    turns = (before < 0) & (after >= 0) & (after - before < math.pi)
+    at = LATITUDES[:-1].unsqueeze(-1) - before / (after - before) * (LATITUDES[1] - LATITUDES[0])
+    first = turns.to(torch.uint8).argmax(0, keepdim=True)
+    return torch.where(turns.any(0), at.gather(0, first).squeeze(0), torch.nan)
 
 
 def difference(one: Tensor, other: Tensor, storm: Tensor) -> tuple[float, float]:
     """Mean difference per day with the half width of its 95% interval; the days of a storm are not independent."""
     gains = one - other
-    mean = gains.mean()
-    storms = storm.unique(return_inverse=True)[1]
-    total = torch.zeros(int(storms.max()) + 1).index_add(0, storms, gains - mean)
-    return mean.item(), 1.96 * total.square().sum().sqrt().item() / len(gains)
+    _, storms = storm.unique(return_inverse=True)
+    total = torch.zeros(int(storms.max()) + 1).index_add(0, storms, gains - gains.mean())
+    return gains.mean().item(), 1.96 * total.square().sum().sqrt().item() / len(gains)
 
 
-def main(args: argparse.Namespace) -> dict[str, Any]:
+def draw(posteriors: dict[str, Values], samples: Values, test: StormDays, path: Path) -> None:
+    """Predictive densities with the test days, and the mean direction by latitude with its intervals."""
+    headings, latitudes = HEADINGS.rad2deg().numpy(), LATITUDES.numpy()
+    figure, axes = plt.subplots(
+        1, len(posteriors) + 1, figsize=(3.6 * (len(posteriors) + 1), 3.6), sharey=True, layout="constrained"
+    )
+    for ax, (name, draws) in zip(axes, posteriors.items(), strict=False):
+        density = on_grid(SETUPS[name], draws).mean(-1).numpy()
+        ax.pcolormesh(headings, latitudes, density, cmap="Blues", shading="gouraud", rasterized=True)
+        ax.plot(test.heading.rad2deg(), test.latitude, ".", color="0.15", markersize=2.5)
+        ax.set_title(name, fontsize="medium")
+    right = axes[-1]
+    heading, turn = mean_heading(SETUPS[MAIN], samples).rad2deg(), turning_latitude(SETUPS[MAIN], samples)
+    low, middle, high = heading.quantile(torch.tensor([0.05, 0.5, 0.95]), -1).numpy()
+    right.fill_betweenx(latitudes, low, high, color="#3f90da", alpha=0.3, linewidth=0)
+    right.plot(middle, latitudes, color="#3f90da", linewidth=1.5)
+    right.axhspan(*turn.nanquantile(torch.tensor([0.05, 0.95])).tolist(), color="#bd1f01", alpha=0.25, linewidth=0)
+    right.axvline(0, color="0.6", linewidth=0.8)
+    right.set_title("mean direction, NUTS, median and 90%", fontsize="medium")
+    for ax in axes:
+        ax.set(xlim=(-180, 180), xlabel="direction of motion")
+        ax.set_xticks([-180, -90, 0, 90, 180], ["S", "W", "N", "E", "S"])
+    axes[0].set_ylabel("latitude (degrees north)")
+    plotting.save(figure, path, dpi=150)
+    plt.close(figure)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
     torch.set_default_dtype(torch.float64)
     began = time.perf_counter()
-    train, validation, test = split(read_days(), args.seed)
+    days = storms()
+    train, validation, test = split(days[days.day % 2 == 0], args.seed)  # neighbouring days are much alike
     print(f"days of storms: {len(train)} to train, {len(validation)} to validate, {len(test)} to test", flush=True)
-    result: dict[str, Any] = {"options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}}
-    posteriors, scores = {}, {}
+    result, posteriors, scores = record(args), {}, {}
     print(f"\n{'model':22}{'components':>12}{'validation':>12}{'test':>8}   coupled circle minus this")
     for name, setup in SETUPS.items():
-        by_components, posteriors[name] = choose(setup, train, validation, args)
-        components, score = max(by_components.items(), key=lambda item: item[1])
+        points = setup.points(train.heading, train.latitude)
+        found = {components: fit(setup, components, points, args) for components in args.components}
+        by_number = {n: log_predictive(setup, draws, validation).mean().item() for n, draws in found.items()}
+        components = max(by_number, key=lambda n: by_number[n])
+        posteriors[name] = found[components]
         scores[name] = log_predictive(setup, posteriors[name], test)
         mean, half = difference(scores[MAIN], scores[name], test.storm)
-        row = {"components": components, "test": scores[name].mean().item(), "gain": [mean, half]}
-        result[name] = row | {"validation by components": by_components}
+        result[name] = {"components": components, "test": scores[name].mean().item(), "gain": [mean, half]}
+        result[name]["validation by components"] = by_number
         gain = "" if name == MAIN else f"{mean:8.3f} ± {half:.3f}"
-        print(f"{name:22}{components:12}{score:12.3f}{row['test']:8.3f}{gain}", flush=True)
+        print(f"{name:22}{components:12}{by_number[components]:12.3f}{scores[name].mean():8.3f}{gain}", flush=True)
     print("log-density per day in nats, of direction in radians and latitude in tens of degrees\n", flush=True)
 
-    setup, components = SETUPS[MAIN], result[MAIN]["components"]
+    setup = SETUPS[MAIN]
     points = setup.points(train.heading, train.latitude)
-    samples, divergences = sample(components, points, posteriors[MAIN], args)
+    samples, divergences = sample(result[MAIN]["components"], points, posteriors[MAIN], args)
     flat = {name: value.flatten(0, 1) for name, value in samples.items()}
-    shape = args.chains, args.num_samples
-    result["NUTS"] = {
-        "turning latitude": health(turning_latitude(setup, flat).reshape(shape)),
-        "density of test days": health(log_density(setup, flat, test).mean(0).reshape(shape)),
-        "divergences": divergences,
+    result["NUTS"] = {"divergences": divergences}
+    tracked = {
+        "turning latitude": turning_latitude(setup, flat),
+        "density of test days": log_density(setup, flat, test.heading, test.latitude).mean(0),
     }
+    for name, values in tracked.items():
+        chains = values.reshape(args.chains, args.num_samples)
+        r_hat, n_eff = split_gelman_rubin(chains).item(), effective_sample_size(chains).item()
+        mean, std = values.mean().item(), values.std().item()
+        result["NUTS"][name] = {"mean": mean, "std": std, "r_hat": r_hat, "n_eff": n_eff}
+        print(f"NUTS: {name} {mean:.3f} ± {std:.3f} (standard deviation), R-hat {r_hat:.2f}, n_eff {n_eff:.0f}")
     turn = turning_latitude(setup, posteriors[MAIN])
     result["SVI"] = {"turning latitude": {"mean": turn.mean().item(), "std": turn.std().item()}}
-    for name in ("turning latitude", "density of test days"):
-        row = result["NUTS"][name]
-        marks = f"R-hat {row['r_hat']:.2f}, n_eff {row['n_eff']:.0f}"
-        print(f"NUTS: {name} {row['mean']:.3f} ± {row['std']:.3f} (standard deviation), {marks}")
     print(f"SVI: turning latitude {turn.mean():.3f} ± {turn.std():.3f}")
     mean, half = difference(log_predictive(setup, flat, test), scores[MAIN], test.storm)
     result["NUTS"]["gain over SVI"] = [mean, half]
     print(f"NUTS minus SVI, density of test days: {mean:.3f} ± {half:.3f}; {divergences} divergences")
     result["seconds"] = time.perf_counter() - began
-    print(f"{result['seconds']:.0f} s")
-    args.output.mkdir(parents=True, exist_ok=True)
-    save_json(result, args.output / "storms.json")
-    draw({name: posteriors[name] for name in (MAIN, "flat, cut at north")}, flat, test, args.output / "storms.png")
+    save_json(result, args.output_dir / "storms.json")
+    draw({name: posteriors[name] for name in (MAIN, "flat, cut at north")}, flat, test, args.output_dir / "storms.png")
+    print(f"{result['seconds']:.0f} s; results in {args.output_dir}")
     return result
 
 
-def parser() -> argparse.ArgumentParser:
-    style = argparse.ArgumentDefaultsHelpFormatter
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
-    p.add_argument("--components", type=int, nargs="+", default=[1, 2, 4], help="of the mixture, to choose from")
-    p.add_argument("--num-steps", type=int, default=250, help="of SVI")
-    p.add_argument("--starts", type=int, default=2, help="of SVI, of which the best is taken")
-    p.add_argument("--draws", type=int, default=50, help="of a guide, for its predictive density")
-    p.add_argument("--chains", type=int, default=2, help="of NUTS")
-    p.add_argument("--warmup", type=int, default=100, help="steps of NUTS before the samples")
-    p.add_argument("--num-samples", type=int, default=100, help="per chain")
-    p.add_argument("--max-tree-depth", type=int, default=4, help="of NUTS")
-    p.add_argument("--seed", type=int, default=0, help="of the split and of everything else random")
-    p.add_argument("--output", type=Path, default=Path("outputs/storms"), help="folder of the results")
+def parser() -> Parser:
+    p = Parser(__doc__, __file__)
+    p.add_argument("--components", type=positive(int), nargs="+", default=[1, 2, 4], help="of the mixture, to choose")
+    p.add_argument("--num-steps", type=positive(int), default=250, help="of SVI")
+    p.add_argument("--starts", type=positive(int), default=2, help="of SVI, of which the best is taken")
+    p.add_argument("--chains", type=positive(int), default=2, help="of NUTS")
+    p.add_argument("--warmup", type=positive(int), default=100, help="steps of NUTS before the samples")
+    p.add_argument("--num-samples", type=at_least(4), default=100, help="per chain")
+    p.add_seed()
+    p.add_output_dir()
     return p
 
 
+main = command(parser, run)
+
 if __name__ == "__main__":
-    main(parser().parse_args())
+    main()

@@ -180,6 +180,7 @@ def test_no_module_hides_a_public_name(part):
     for name, value in public.items():
         if (ROOT / part / f"{name}.py").exists() and not inspect.ismodule(value):
             assert value.__module__ == f"{package.__name__}.{name}"
+        assert inspect.ismodule(value) or not (ROOT / part / name / "__init__.py").exists()
 
 
 def import_in_a_fresh_process() -> tuple[float, list[str]]:

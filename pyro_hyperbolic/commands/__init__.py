@@ -23,6 +23,8 @@ from pyro_hyperbolic.commands.parser import Parser
 from pyro_hyperbolic.commands.program import command
 from pyro_hyperbolic.commands.runs import load_run, record, save_run
 from pyro_hyperbolic.commands.values import (
+    at_least,
+    curvature,
     device,
     folder,
     fraction,
@@ -36,7 +38,9 @@ from pyro_hyperbolic.commands.values import (
 
 __all__ = [
     "Parser",
+    "at_least",
     "command",
+    "curvature",
     "device",
     "explained",
     "folder",

@@ -73,14 +73,16 @@ class Parser(argparse.ArgumentParser):
             text += " (default: by the other options)"
         self.add_argument("--space", type=signature, default=default, metavar="SIGNATURE", help=text)
 
-    def add_output_dir(self, checkpoint: str | None = None) -> None:
+    def add_output_dir(self, checkpoint: str | None = None, *, required: bool = False) -> None:
         """``--output-dir``, by default a new folder in ``outputs/``, and ``--resume`` where there are checkpoints.
 
         :param checkpoint: name or pattern of the files that a run leaves to go on from.
+        :param required: there is no default, for programs of several processes that have to share a folder.
         """
         default = OUTPUTS / f"{Path(self.prog).stem}-DATE"
-        text = f"folder of the results; it is made if need be (default: a new one, {default})"
-        self.add_argument("--output-dir", type=folder, help=text)
+        text = "folder of the results; it is made if need be"
+        text += "" if required else f" (default: a new one, {default})"
+        self.add_argument("--output-dir", type=folder, required=required, help=text)
         if checkpoint is not None:
             self.add_argument("--resume", action="store_true", help="continue the run in --output-dir")
         self._checkpoint = checkpoint

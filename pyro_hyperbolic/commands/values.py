@@ -36,16 +36,41 @@ def positive(kind: type[Number]) -> Callable[[str], Number]:
     return parse
 
 
+def curvature(text: str) -> float | str:
+    """A positive number, or ``learn``.
+
+    >>> curvature("1.4"), curvature("learn")
+    (1.4, 'learn')
+    """
+    value = _number(text, float)
+    if text != "learn" and (value is None or value <= 0):
+        raise ArgumentTypeError(f"must be a positive number or learn, got {text!r}; flat space is --space e2")
+    return text if value is None else value
+
+
+def at_least(smallest: int) -> Callable[[str], int]:
+    """The type of whole numbers that are not too small.
+
+    >>> at_least(2)("3")
+    3
+    """
+
+    def parse(text: str) -> int:
+        value = _number(text, int)
+        if value is None or value < smallest:
+            raise ArgumentTypeError(f"must be a whole number of at least {smallest}, got {text!r}")
+        return value
+
+    return parse
+
+
 def natural(text: str) -> int:
     """A whole number of at least 0.
 
     >>> natural("0")
     0
     """
-    value = _number(text, int)
-    if value is None or value < 0:
-        raise ArgumentTypeError(f"must be a whole number of at least 0, got {text!r}")
-    return value
+    return at_least(0)(text)
 
 
 def fraction(*, zero: bool = False) -> Callable[[str], float]:

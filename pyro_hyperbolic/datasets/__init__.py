@@ -4,6 +4,7 @@
 :func:`branching_diffusion`     the synthetic tree-structured diffusion of Mathieu et al. (2019)
 :func:`branching_cells`         simulated counts of single cells along a lineage tree, in batches
 :func:`paul15`                  counts of 2,660 myeloid progenitors of the mouse, bundled
+:func:`storms`                  days of tropical storms of the North Atlantic, bundled
 :func:`mnist`                   handwritten digits: from disk, downloaded, or a bundled subset
 :func:`graph`                   the three networks of the paper, any edge list, built-in graphs
 :func:`split_edges`             a link-prediction split of a graph
@@ -26,6 +27,7 @@ from pyro_hyperbolic.datasets.mnist import BundledDataWarning, Digits, mnist
 from pyro_hyperbolic.datasets.paul15 import CellCounts, paul15
 from pyro_hyperbolic.datasets.simple_graph import Graph
 from pyro_hyperbolic.datasets.splits import EdgeSplit, split_edges
+from pyro_hyperbolic.datasets.storms import StormDays, storms
 
 __all__ = [
     "AnnotatedCells",
@@ -36,6 +38,7 @@ __all__ = [
     "Digits",
     "EdgeSplit",
     "Graph",
+    "StormDays",
     "branching_cells",
     "branching_diffusion",
     "from_anndata",
@@ -44,5 +47,6 @@ __all__ = [
     "mnist",
     "paul15",
     "split_edges",
+    "storms",
     "to_anndata",
 ]

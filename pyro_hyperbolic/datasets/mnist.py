@@ -197,8 +197,8 @@ def _refuse_to_mix(root: Path, train: bool, obstacle: str) -> None:
     if other is not None:
         raise ValueError(
             f"{other[0].parent} holds the {_PREFIX[not train]} files but not the "
-            f"{_PREFIX[train]} files, and {obstacle}; put these there too, or pass bundled=True "
-            "for both sets: half of MNIST beside half of its subset makes no sound data set"
+            f"{_PREFIX[train]} files, and {obstacle}; put these there too, or use an empty folder for "
+            "the subset of both: half of MNIST beside half of its subset makes no sound data set"
         )
 
 
@@ -208,7 +208,7 @@ def _notify(root: Path, obstacle: str) -> None:
         warnings.warn(
             f"MNIST is not in {root}, and {obstacle}: using the bundled subset of 5,000 training "
             "and 1,000 test images. For the full set put the four IDX files into that folder or "
-            f"one that {ENVIRONMENT_VARIABLE} names; bundled=True silences this notice.",
+            f"one that {ENVIRONMENT_VARIABLE} names.",
             BundledDataWarning,
             stacklevel=3,
         )

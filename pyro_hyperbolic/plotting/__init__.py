@@ -8,12 +8,14 @@
 :func:`exponential_map`     tangent vectors and where the exponential map takes them
 :func:`density`             the density of a distribution on the disc
 :func:`heatmap`             any function on the disc
-:func:`embedding`           points with labels and edges
+:func:`embedding`           points with labels, names and edges
 :func:`regions`             regions that hold given shares of posteriors
+:func:`credible_regions`    the smallest regions that hold given shares of any density
 :func:`compare`             two embeddings side by side, after the best isometry
 :func:`explore`             a page on which points can be dragged, searched and looked at
 :func:`images`              a grid of grey images
 :func:`latent_space`        where an auto-encoder puts data
+:func:`explore_latents`     such pages of an auto-encoder's latent space
 :func:`save`                write a figure so that no reader meets half a file
 ==========================  ================================================================
 
@@ -27,9 +29,10 @@ dtype and device; they are detached, and drawn in double precision. Nothing else
 from __future__ import annotations
 
 from pyro_hyperbolic.plotting.arrows import exponential_map, tangent
-from pyro_hyperbolic.plotting.autoencoder import latent_space
+from pyro_hyperbolic.plotting.autoencoder import explore_latents, latent_space
 from pyro_hyperbolic.plotting.canvas import disc
 from pyro_hyperbolic.plotting.comparisons import compare
+from pyro_hyperbolic.plotting.contours import credible_regions
 from pyro_hyperbolic.plotting.ellipses import regions
 from pyro_hyperbolic.plotting.explorer import Explorer, explore
 from pyro_hyperbolic.plotting.files import save
@@ -41,10 +44,12 @@ from pyro_hyperbolic.plotting.scatters import embedding
 __all__ = [
     "Explorer",
     "compare",
+    "credible_regions",
     "density",
     "disc",
     "embedding",
     "explore",
+    "explore_latents",
     "exponential_map",
     "geodesic",
     "gyroplane",

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
+from matplotlib.patches import Circle
 from torch import Tensor
 
 from pyro_hyperbolic.analysis import Projection
-from pyro_hyperbolic.geometry import Lorentz, PoincareBall
-from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product, Sphere
+from pyro_hyperbolic.models import HyperbolicVAE
 from pyro_hyperbolic.nn import GyroplaneLinear
 from pyro_hyperbolic.plotting.canvas import one_curvature
+from pyro_hyperbolic.plotting.explorer import Explorer, explore
+from pyro_hyperbolic.plotting.labels import Labels
 from pyro_hyperbolic.plotting.lines import gyroplane
 from pyro_hyperbolic.plotting.projections import flattened
 from pyro_hyperbolic.plotting.scatters import embedding
@@ -25,7 +32,7 @@ _BATCH = 1000
 
 @torch.no_grad()
 def latent_space(
-    vae: EuclideanVAE | HyperbolicVAE,
+    vae: HyperbolicVAE,
     data: Tensor,
     labels: Tensor | None = None,
     ax: Axes | None = None,
@@ -33,12 +40,14 @@ def latent_space(
     view: str | None = None,
     center: Center | None = None,
     projection: str | Projection = "tangent",
+    factor: int = 0,
     **style: Any,
 ) -> Axes:
     """Draw the posterior means of data in the latent space of an auto-encoder.
 
     Two dimensions are drawn as they are, in the disc or in the plane. Of more a projection is drawn, and the title says
-    how much of the squared distances it keeps.
+    how much of the squared distances it keeps. A sphere is drawn by distance and direction from its origin, inside of a
+    circle that is the point opposite.
 
     Args:
         vae: a trained auto-encoder, on any device.
@@ -49,6 +58,7 @@ def latent_space(
         view: as in :func:`disc`.
         center: as in :func:`embedding`.
         projection: of more than two dimensions, as in :func:`explore`.
+        factor: which factor of a product to draw.
         **style: as in :func:`embedding`.
 
     Returns:
@@ -62,23 +72,96 @@ def latent_space(
         '5 dimensions are projected to two, which keep ...% of the squared distances.'
         >>> plt.close(ax.figure)
     """
-    device = next(vae.parameters()).device
-    z = torch.cat([vae.encode(x.to(device)).mean for x in data.split(_BATCH)])
-    manifold = PoincareBall(0.0) if isinstance(vae, EuclideanVAE) else vae.manifold
-    z = (manifold.to_poincare(z) if isinstance(manifold, Lorentz) else z).cpu()
-    ball = PoincareBall(one_curvature(manifold))
+    z, space = latent_factor(vae, latent_means(vae, data), factor)
     if ax is None:
         _, ax = plt.subplots(figsize=(6.5, 5.6), layout="constrained")
-    if z.shape[-1] != 2:
-        z = ball.projx(z.double())
-        flat, kept = flattened(projection, z, ball)
-        embedding(flat(z), ball, labels=labels, ax=ax, view=view, center=center, **style)
+    is_plane = z.shape[-1] == space.ambient_dim(2)
+    if not is_plane:
+        z = space.projx(z.double())
+        project, kept = flattened(projection, z, space)
+        z = project(z)
         ax.set_title(kept, fontsize="small")
-        return ax
-    layer = getattr(vae.decoder, "embed", None)  # a decoder of the user's may have none
+    ball, z = _on_disc(space, z)
     embedding(z, ball, labels=labels, ax=ax, view=view, center=center, **style)
-    if gyroplanes and isinstance(layer, GyroplaneLinear):
+    if isinstance(space, Sphere):
+        ax.add_patch(Circle((0, 0), math.pi / math.sqrt(one_curvature(space)), fill=False, color="0.6"))
+        ax.autoscale_view()
+    layer = getattr(vae.decoder, "embed", None)  # a decoder of the user's may have none
+    if gyroplanes and isinstance(layer, GyroplaneLinear) and is_plane and not isinstance(vae.manifold, Product):
         # The same planes in the ball: offset and normal are stored at the origin.
         p, a = ball.expmap0(layer.offset[:gyroplanes].cpu()), layer.normal[:gyroplanes].cpu()
         gyroplane(p, a, ball, ax=ax, linewidth=0.4, alpha=0.4)
     return ax
+
+
+@torch.no_grad()
+def explore_latents(
+    vae: HyperbolicVAE,
+    data: Tensor,
+    path: str | os.PathLike[str],
+    labels: Labels | None = None,
+    names: Sequence[str] | None = None,
+    images: Any = None,
+    **options: Any,
+) -> list[Explorer]:
+    """Write pages on which the posterior means of data can be looked at, with their regions: one for each factor.
+
+    Args:
+        vae: a trained auto-encoder, on any device.
+        data: ``(N, *data_shape)``, on any device.
+        path: file to write. The pages of a product have the number of the factor before the suffix, from 1 on.
+        labels: as of :func:`explore`.
+        names: as of :func:`explore`.
+        images: as of :func:`explore`.
+        **options: as of :func:`explore`.
+
+    Returns:
+        The pages.
+
+    Example:
+        >>> import tempfile
+        >>> from pyro_hyperbolic.models import HyperbolicVAE
+        >>> vae = HyperbolicVAE("h2,s2", 4, 3, hidden_dim=4)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [page.path.name for page in explore_latents(vae, torch.rand(10, 3), f"{folder}/latent.html")]
+        ['latent1.html', 'latent2.html']
+    """
+    path = Path(path)
+    means = latent_means(vae, data)
+    count = len(vae.manifold.leaves(vae.latent.dim))
+    has_regions = count == 1 and vae.latent.dim == 2
+    options |= {"scales": vae.encode(data.to(next(vae.parameters()).device))} if has_regions else {}
+    pages = []
+    for number in range(count):
+        z, space = latent_factor(vae, means, number)
+        own = path if count == 1 else path.with_stem(f"{path.stem}{number + 1}")
+        pages.append(explore(z, space, own, labels, names, images, **options))
+    return pages
+
+
+def latent_means(vae: HyperbolicVAE, data: Tensor) -> Tensor:
+    """Where an auto-encoder puts data, on the host."""
+    device = next(vae.parameters()).device
+    return torch.cat([vae.encode(x.to(device)).mean.detach().cpu() for x in data.split(_BATCH)])
+
+
+def latent_factor(vae: HyperbolicVAE, z: Tensor, factor: int) -> tuple[Tensor, Manifold]:
+    """Coordinates of one factor of the latent space, and the factor."""
+    manifold = vae.manifold
+    manifold = manifold.with_curvatures([torch.as_tensor(c).detach().cpu() for c in manifold.curvatures])
+    leaves = manifold.leaves(vae.latent.dim)
+    if not 0 <= factor < len(leaves):
+        raise ValueError(f"factor must be one of the {len(leaves)} of {manifold!r}, from 0 on, got {factor}.")
+    return (manifold.split(z)[factor] if isinstance(manifold, Product) else z), leaves[factor][0]
+
+
+def _on_disc(space: Manifold, z: Tensor) -> tuple[PoincareBall, Tensor]:
+    """The ball or plane to draw points of two dimensions on, and where they are on it."""
+    if isinstance(space, Lorentz):
+        return PoincareBall(one_curvature(space)), space.to_poincare(z.double())
+    if isinstance(space, Euclidean):
+        return PoincareBall(0.0), z
+    c = one_curvature(space)
+    if isinstance(space, Sphere) or c < 0:
+        return PoincareBall(0.0), space.to_normal_coords(None, z.double())
+    return PoincareBall(c), PoincareBall(c).projx(z.double())

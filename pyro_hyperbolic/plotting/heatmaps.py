@@ -59,12 +59,12 @@ def heatmap(
     ball = drawn(manifold)
     if resolution < 2:
         raise ValueError(f"resolution must be at least 2, got {resolution}; the default is 512.")
-    _check_extent(extent, ball, ax, view)
+    check_extent(extent, ball, ax, view)
     ax, lens = prepared(ball, ax, view, center, torch.zeros(1, 2, dtype=torch.float64))
     return _draw(lambda p: function(lens.back(p)), lens, ax, extent, resolution, colorbar, style)
 
 
-def _check_extent(extent: Extent | None, ball: Any, ax: Axes | None, view: str | None) -> None:
+def check_extent(extent: Extent | None, ball: Any, ax: Axes | None, view: str | None) -> None:
     """Before anything is drawn."""
     known = None if ax is None else lens_of(ax)
     equidistant = (view or (known.view if known else "")) == "equidistant"
@@ -85,7 +85,7 @@ def _draw(
     """Of a function of places on paper."""
     if extent is None:
         extent = (-lens.radius, lens.radius, -lens.radius, lens.radius)
-    nodes = _cell_centres(extent, resolution)
+    nodes = cell_centres(extent, resolution)
     # Nodes outside take the value at the border: the image is smooth up to the circle that cuts it off.
     inside = nodes.norm(dim=-1) < lens.radius
     with torch.no_grad():
@@ -173,7 +173,7 @@ def density(
     return _draw(values, lens, ax, extent, resolution, colorbar, style)
 
 
-def _cell_centres(extent: Extent, resolution: int) -> Tensor:
+def cell_centres(extent: Extent, resolution: int) -> Tensor:
     left, right, bottom, top = extent
     steps = (torch.arange(resolution, dtype=torch.float64) + 0.5) / resolution
     x, y = left + (right - left) * steps, bottom + (top - bottom) * steps

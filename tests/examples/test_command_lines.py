@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from pyro_hyperbolic import commands
@@ -17,8 +18,21 @@ EXPERIMENTS = "pyro_hyperbolic.experiments.cli"
 
 # Every program, and what it must be given in any case.
 PROGRAMS = {
+    "bayesian_tree": "",
     "branching_diffusion": "",
     "conv_vae": "",
+    "hierarchy": "",
+    "link_prediction": "",
+    "mixture_prior_vae": "",
+    "mnist_distributed": "--output-dir folder",
+    "mnist_ensemble": "",
+    "mnist_svi": "",
+    "curvature_of_data": "",
+    "densities": "",
+    "inference_swaps": "",
+    "single_cell": "",
+    "storms": "",
+    "tree_embedding": "",
     EXPERIMENTS: "table1",
 }
 
@@ -41,7 +55,7 @@ MISTAKES = [
     ("--latent-dim", "1.5", "argument --latent-dim: must be a positive whole number, got '1.5'"),
     ("--hidden-dim", "x", "argument --hidden-dim: must be a positive whole number, got 'x'"),
     ("--prior", "flat", "argument --prior: invalid choice: 'flat'"),
-    ("--resume", "", "--resume needs --output-dir, the folder of the run to continue"),
+    ("--resume", "", "error: --resume"),
     ("--resume", "--output-dir folder", "there is no run to continue in folder"),
     ("--resume", "--output-dir new", "there is no run to continue in new"),
     ("--nonsense", "", "unrecognized arguments: --nonsense"),
@@ -49,28 +63,84 @@ MISTAKES = [
 
 # program, arguments, what is said
 OWN_MISTAKES = [
+    ("bayesian_tree", "--observed 14", "--observed must be less than the 14 inner nodes, got 14"),
+    ("bayesian_tree", "--num-samples 3", "argument --num-samples: must be a whole number of at least 4, got '3'"),
     ("branching_diffusion", "--resume --output-dir damaged", "hyperbolic.pt is not a checkpoint of this package"),
     ("branching_diffusion", "--resume --output-dir foreign", "belongs to other options: --curvature (was 7, is 1.2)"),
     ("conv_vae", "--data-dir empty --num-epochs 1", "expected a header of 16 bytes, found 0; the file is damaged"),
+    ("hierarchy", "--num-points 3", "--num-points must be at least 4, got 3"),
+    ("hierarchy", "--graph no/such.edges", "--graph no/such.edges: "),
+    ("hierarchy", "--points missing.npy", "argument --points: there is no file missing.npy; check the path"),
+    ("hierarchy", "--points nothing.edges", "argument --points: nothing.edges is empty; give another file"),
+    ("hierarchy", "--points file", "--points file is no array of numpy.save"),
+    ("hierarchy", "--points flat.npy", "flat.npy must hold an array (N, ...) of at least 4 points, got (5,)"),
+    ("hierarchy", "--output folder", "argument --output: folder is a folder; give a file"),
+    ("mixture_prior_vae", "--components 0", "argument --components: must be a positive whole number, got '0'"),
+    ("mixture_prior_vae", "--resume --output-dir damaged", "single.pt is not a checkpoint of this package, or is dam"),
+    ("mixture_prior_vae", "--resume --output-dir foreign", "belongs to other options: --curvature (was 7, is 1.4)"),
+    ("link_prediction", "--posterior riemannian", "--posterior-scale diagonal needs --posterior wrapped"),
+    ("link_prediction", "--test 1.5", "argument --test: must be a fraction greater than 0 and less than 1, got '1.5'"),
+    ("link_prediction", "--test 0.001", "error: test=0.001 of 78 edges holds out none"),
+    ("link_prediction", "--test 0.6 --validation 0.6", "error: test=0.6 and validation=0.6 leave none of 78 edges"),
+    ("link_prediction", "--graph no/such.edges", "--graph no/such.edges: "),
+    ("link_prediction", "--graph ./nothing.edges", "--graph ./nothing.edges: nothing.edges: no edge in it"),
+    ("link_prediction", "--resume --output-dir damaged", "metrics.json is not a record of this example, or is damaged"),
+    ("link_prediction", "--output-dir damaged", "metrics.json exists; continue that run with --resume"),
+    ("link_prediction", "--resume --output-dir foreign", "belongs to other options: --curvature (was 7, is 1.0)"),
+    ("mnist_svi", "--loss iwae", "--loss iwae needs --particles of at least 2"),
+    ("mnist_svi", "--posterior-scale diagonal --posterior riemannian", "'diagonal' needs posterior 'wrapped'"),
+    ("mnist_svi", "--curvature learn --space e0", "got 'e0' in 'e0'; write for example 'h2,s2,e2'"),
+    ("mnist_svi", "--resume --output-dir damaged", "checkpoint.pt is not a checkpoint of this package, or is damaged"),
+    ("mnist_svi", "--resume --output-dir foreign", "belongs to other options: --curvature (was 7, is 1.4)"),
+    ("mnist_svi", "--data-dir empty", "expected a header of 16 bytes, found 0; the file is damaged"),
+    ("mnist_ensemble", "--seeds 0-3,2", "argument --seeds: must be seeds that differ, got '0-3,2'"),
+    ("mnist_ensemble", "--resume --output-dir damaged", "checkpoint.pt is not a checkpoint of this package"),
+    ("mnist_distributed", "--num-epochs 3", "start the program with `torchrun --nproc-per-node N`"),
+    ("curvature_of_data", "--leaves 4 --dims 4", "distances must be"),
+    ("densities", "--resolution 1", "argument --resolution: must be a whole number of at least 2, got '1'"),
+    ("densities", "--format gif", "argument --format: invalid choice: 'gif'"),
+    ("inference_swaps", "--methods magic", "argument --methods: invalid choice: 'magic'"),
+    ("inference_swaps", "--methods nuts-tangent --prior riemannian", "nuts-tangent needs --prior wrapped"),
+    (
+        "single_cell",
+        "--data nowhere.h5ad",
+        "there is no file nowhere.h5ad; check the path, or give paul15 or branching",
+    ),
+    ("single_cell", "--data nothing.h5ad", "argument --data: nothing.h5ad is empty; give another file"),
+    ("single_cell", "--data file", "--data file "),  # is not a .h5ad file, or needs the package anndata
+    ("single_cell", "--models linear", "argument --models: invalid choice: 'linear'"),
+    ("single_cell", "--resume --output-dir damaged --models hyperbolic", "is not a checkpoint of this package"),
+    ("single_cell", "--resume --output-dir foreign --models hyperbolic", "other options: --curvature (was 7, is None)"),
+    ("storms", "--components 2 0", "argument --components: must be a positive whole number, got '0'"),
+    ("tree_embedding", "--branching 1", "argument --branching: must be a whole number of at least 2, got '1'"),
+    ("tree_embedding", "--edge-length -1", "argument --edge-length: must be a positive number, got '-1'"),
+    ("tree_embedding", "--edge-length 9", "take shorter edges or fewer levels"),
+    ("tree_embedding", "--branching 9 --edge-length 1", "take fewer levels"),
+    ("tree_embedding", "--depth 1 --output tree.txt", "path must end in one of"),
     (EXPERIMENTS, "--cells c=7 --results folder", "no cell of table1 is called 'c=7'"),
     (EXPERIMENTS, "--results /proc/nothing", "/proc"),
 ]
 
 
 @pytest.fixture(autouse=True)
-def _places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _places(tmp_path: Path, digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty folder, a file, data without content, a damaged checkpoint and one of other options."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYRO_HYPERBOLIC_DATA", str(digits))
     for name in ("folder", "damaged", "foreign", "empty"):
         (tmp_path / name).mkdir()
     (tmp_path / "file").write_text("1 2\n")
     for part in ("train", "t10k"):
         for kind in ("images-idx3", "labels-idx1"):
             (tmp_path / "empty" / f"{part}-{kind}-ubyte").touch()
-    for name in ("hyperbolic", "single", "checkpoint"):
+    (tmp_path / "nothing.h5ad").touch()
+    for name in ("hyperbolic", "hyperbolic-0", "single", "checkpoint"):
         (tmp_path / "damaged" / f"{name}.pt").write_bytes(b"no checkpoint")
         save_run({}, tmp_path / "foreign" / f"{name}.pt", argparse.Namespace(curvature=7))
     (tmp_path / "damaged" / "metrics.json").write_text('{"options": ')
+    (tmp_path / "foreign" / "metrics.json").write_text('{"options": {"curvature": 7}, "runs": []}')
+    (tmp_path / "nothing.edges").touch()
+    np.save(tmp_path / "flat.npy", np.zeros(5))
 
 
 @pytest.fixture
@@ -118,7 +188,8 @@ def test_help_shows_every_default(
         program.main(["--help"])
     text = capsys.readouterr().out
     assert "examples:\n" in text
-    shown = [action for action in program.parser()._actions if action.option_strings and action.dest != "help"]
+    actions = [action for action in program.parser()._actions if action.option_strings and not action.required]
+    shown = [action for action in actions if action.dest != "help"]
     assert shown
     assert " ".join(text.split()).count("(default: ") == len(shown)
     assert "(default: None)" not in text

@@ -20,6 +20,8 @@ TESTED_IN = {
     "inference_swaps": "test_inference_swaps.py",
     "link_prediction": "test_other_examples.py",
     "mixture_prior_vae": "test_mixture_prior_vae.py",
+    "mnist_distributed": "test_mnist_distributed.py",
+    "mnist_ensemble": "test_mnist_ensemble.py",
     "mnist_svi": "test_mnist_svi.py",
     "storms": "test_storms.py",
     "single_cell": "test_single_cell.py",

@@ -25,11 +25,11 @@ def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
 
 
 def test_it_runs(example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = example.main(example.parser().parse_args([*TINY.split(), "--output", str(tmp_path)]))
+    result = example.main([*TINY.split(), "--output-dir", str(tmp_path)])
     names = ["curvature_of_data.json", "curvature_of_data.png", "curvature_predicted.png"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert json.loads((tmp_path / names[0]).read_text()).keys() == result.keys()
-    assert result.keys() == {"options", "d=2", "d=3"}
+    assert result.keys() > {"options", "d=2", "d=3"}
     assert "divergences" in capsys.readouterr().out
 
 

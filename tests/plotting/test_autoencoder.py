@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from matplotlib.axes import Axes
@@ -9,6 +11,7 @@ from matplotlib.collections import LineCollection
 
 from pyro_hyperbolic import Lorentz, PoincareBall, plotting
 from pyro_hyperbolic.analysis import TangentPCA
+from pyro_hyperbolic.geometry import Sphere, dimension
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.plotting.lens import Lens
 
@@ -54,6 +57,34 @@ def test_other_dimensions_are_projected(space: Any, dim: int, ax: Axes) -> None:
     else:
         torch.testing.assert_close(drawn, TangentPCA(2).fit_transform(z, ball))
         assert ax.get_title().startswith("4 dimensions are projected to two")
+
+
+@pytest.mark.parametrize(
+    ("signature", "circles"), [("s2", 1), ("e2", 0), ("u2", 0), ("h2,s2,e2", 1), ("p3,s1", 1)], ids=str
+)
+def test_every_factor_of_a_space_is_drawn(signature: str, circles: int, tmp_path: Path) -> None:
+    model = vae(signature, dimension(signature))
+    factors = [leaf for leaf, _ in model.manifold.leaves(dimension(signature))]
+    found = 0
+    for number, factor in enumerate(factors):
+        _, ax = plt.subplots()
+        plotting.latent_space(model, DATA, ax=ax, factor=number, gyroplanes=2)
+        dots = torch.tensor(ax.collections[0].get_offsets().tolist(), dtype=torch.float64)
+        z = model.encode(DATA).mean.detach().double()
+        z = model.manifold.split(z)[number] if len(factors) > 1 else z
+        if factor.intrinsic_dim(z.shape[-1]) == 2:
+            # All of these pictures show directions as they are, and the nearer the farther in.
+            torch.testing.assert_close(dots.norm(dim=-1).argsort(), factor.dist0(z).argsort())
+        if isinstance(factor, Sphere):
+            (border,) = ax.patches
+            assert bool((dots.norm(dim=-1) < border.radius).all())
+            found += 1
+        plt.close("all")
+    assert found == circles
+    pages = plotting.explore_latents(model, DATA, tmp_path / "page.html", labels=torch.arange(12) % 3)
+    assert [page.path for page in pages] == sorted(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=f"factor must be one of the {len(factors)} of"):
+        plotting.latent_space(model, DATA, factor=len(factors))
 
 
 @pytest.mark.parametrize("view", ["klein", "equidistant"])

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyro_hyperbolic import plotting
+from pyro_hyperbolic.analysis import sarkar_embedding
 from pyro_hyperbolic.experiments.figures.source import Source
 from pyro_hyperbolic.experiments.figures.style import RED, subplots
 from pyro_hyperbolic.geometry import PoincareBall
@@ -18,7 +19,7 @@ BRANCHING, DEPTH = 2, 7
 
 
 def tree_embedding(source: Source) -> Figure:
-    """A regular tree isometrically embedded in the disc; its edges are geodesics of one length."""
+    """A regular tree in the disc; its edges are geodesics of one length."""
     ball = PoincareBall(1.0)
     points, parents = embed_tree(BRANCHING, DEPTH, shortest_edge(BRANCHING, ball), ball)
     figure, axes = subplots(1, 1, size=4.2)
@@ -38,25 +39,15 @@ def shortest_edge(branching: int, ball: PoincareBall) -> float:
 def embed_tree(branching: int, depth: int, length: float, ball: PoincareBall) -> tuple[Tensor, Tensor]:
     """Points ``(N, 2)`` and parents ``(N,)`` (-1 for the root) of a regular tree, level by level.
 
-    The root lies at the origin and has one child more than the other nodes. The children of a node are placed at one
-    and the same distance from it, in directions that together with that of its parent are equally spread (R. Sarkar,
-    Low distortion Delaunay embedding of trees in hyperbolic plane, 2011).
+    The root has one child more than the other nodes, so that all inner nodes have equally many neighbours. The points
+    are those of :func:`~pyro_hyperbolic.analysis.sarkar_embedding`.
     """
-    angles = 2 * math.pi / (branching + 1) * torch.arange(branching + 1, dtype=torch.float64)
-    points, parents, depths = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([-1]), torch.tensor([0])
-    for level in range(1, depth + 1):
-        last = (depths == level - 1).nonzero().squeeze(-1)
-        if level == 1:
-            directions = _unit(angles).unsqueeze(0)
-        else:
-            back = ball.to_normal_coords(points[last], points[parents[last]])
-            # The chart is conformal: angles of normal coordinates are angles in the picture.
-            directions = _unit(torch.atan2(back[:, 1], back[:, 0]).unsqueeze(-1) + angles[1:])
-        children = ball.from_normal_coords(points[last].unsqueeze(-2), length * directions).flatten(0, 1)
-        points = torch.cat([points, children])
-        parents = torch.cat([parents, last.repeat_interleave(directions.shape[1])])
-        depths = torch.cat([depths, torch.full((len(children),), level)])
-    return points, parents
+    parents, last = [torch.tensor([-1])], torch.tensor([0])
+    for level in range(depth):
+        parents.append(last.repeat_interleave(branching + (level == 0)))
+        last = last[-1] + 1 + torch.arange(len(parents[-1]))
+    nodes = torch.cat(parents)
+    return sarkar_embedding(nodes, ball, length=length), nodes
 
 
 def draw_tree(points: Tensor, parents: Tensor, ball: PoincareBall, ax: Axes) -> None:
@@ -66,7 +57,3 @@ def draw_tree(points: Tensor, parents: Tensor, ball: PoincareBall, ax: Axes) -> 
     width = (2.2 * shrink[parents[1:]].sqrt()).clamp(min=0.3)
     plotting.geodesic(points[parents[1:]], points[1:], ball, ax, color=RED, linewidth=width.tolist())
     plotting.embedding(points, ball, ax=ax, s=(40 * shrink).clamp(min=0.4).tolist())
-
-
-def _unit(angle: Tensor) -> Tensor:
-    return torch.stack([angle.cos(), angle.sin()], -1)

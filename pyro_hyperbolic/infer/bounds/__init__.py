@@ -6,7 +6,7 @@ arguments that returns one tensor, without a look at a value on the host. An eva
 1. Pyro runs the guide, and the model at the draws of the guide. ``programs.match`` checks the two traces where
    validation is on.
 2. The terms of the traces are summed as the loss in question sums them: in ``tensor_elbo`` for Pyro's losses, and in
-   ``enumeration`` where discrete sites are summed out.
+   ``enumeration`` where discrete sites are summed out, by the sums of products of ``log_einsum``.
 3. ``dreg`` has traces of its own. ``draws`` marks every draw of the guide as a variable apart from the parameters that
    it was drawn with, and scores it again with these parameters fixed. The gradient of each draw is then multiplied by
    its weight.
@@ -14,6 +14,6 @@ arguments that returns one tensor, without a look at a value on the host. An eva
 ``marginal`` is the bound to evaluate by, not to train with. It takes thousands of samples for every datum, in chunks of
 bounded memory, sums enumerated sites out, and gives an estimate for every datum with its standard error.
 
-Imports point one way: ``tensor_elbo`` -> ``dreg`` -> ``draws``, ``tensor_elbo`` -> ``enumeration``; and from here to
-``programs``.
+Imports point one way: ``tensor_elbo`` -> ``dreg`` -> ``draws``, ``tensor_elbo`` -> ``enumeration`` -> ``log_einsum``,
+and from here to ``programs``.
 """

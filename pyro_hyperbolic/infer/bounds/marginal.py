@@ -9,6 +9,7 @@ from typing import Any
 import pyro
 import pyro.poutine as poutine
 import torch
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -220,7 +221,7 @@ def _sum_out(factors: list[tuple[Tensor, dict[int, int]]]) -> Tensor:
 
 
 def _has_density(site: dict[str, Any]) -> bool:
-    return type(site["fn"]).__name__ != "_Subsample" and not site["infer"].get("_deterministic")
+    return not site_is_subsample(site) and not site["infer"].get("_deterministic")
 
 
 def _is_local(site: dict[str, Any]) -> bool:

@@ -117,7 +117,7 @@ class DistributedSVI(FastSVI):
         """The loss of the whole batch as a 0-dim tensor, without a step."""
         with lost_processes():
             if self._optimiser is None:
-                (self._begin if self._pending is None else self._discover)(args, kwargs)
+                (self._begin if self._pending is None else self._resume)(args, kwargs)
             return self._sum(super().evaluate_loss(*args, **kwargs))
 
     def state_dict(self) -> dict[str, Any]:
@@ -192,14 +192,6 @@ class DistributedSVI(FastSVI):
         if self._optimiser is None:
             self._begin(args, kwargs)
         return self._shared_step(args, kwargs)
-
-    def _discover(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._begin(args, kwargs)
-        try:
-            self._apply_pending()
-        except Exception:
-            self._optimiser = None  # the next step must not go on without the state
-            raise
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         total = self._together(lambda: length(args, kwargs))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.subsample_messenger import _Subsample
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
@@ -82,7 +82,7 @@ class WholeBatch(Messenger):
 
     def _pyro_sample(self, msg: Any) -> None:
         distribution = msg["fn"]
-        if isinstance(distribution, _Subsample):
+        if site_is_subsample(msg):
             if (
                 msg["value"] is None
                 and distribution.subsample_size is not None
@@ -177,7 +177,7 @@ class _Densities(Messenger):
         self.sums: dict[tuple[str, int], tuple[float, float]] = {}
 
     def _pyro_post_sample(self, msg: Any) -> None:
-        if isinstance(msg["fn"], _Subsample) or not hasattr(msg["fn"], "log_prob"):
+        if site_is_subsample(msg) or not hasattr(msg["fn"], "log_prob"):
             return
         log_prob = msg["fn"].log_prob(msg["value"], *msg["args"], **msg["kwargs"])
         terms = torch.as_tensor(scale_and_mask(log_prob, msg["scale"], msg["mask"])).double()

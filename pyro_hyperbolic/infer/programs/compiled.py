@@ -10,6 +10,7 @@ from typing import Any
 import pyro
 import torch
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 
 
 def compile_function(function: Callable[..., Any], *inputs: Any) -> Callable[..., Any]:
@@ -61,7 +62,7 @@ class _LastSite(Messenger):
     name: str | None = None
 
     def _pyro_sample(self, msg: Any) -> None:
-        if type(msg["fn"]).__name__ != "_Subsample":  # of a plate
+        if not site_is_subsample(msg):
             self.name = msg["name"]
 
 

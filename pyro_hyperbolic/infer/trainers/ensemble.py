@@ -479,8 +479,8 @@ class EnsembleSVI:
     def _graph_parts(self) -> tuple[list[Tensor], Callable[[], Any]]:
         """The tensors that a step changes, and what completes its capture."""
         assert self._optimiser is not None
-        state = [v for s in self._optimiser.torch.state.values() for v in s.values() if isinstance(v, Tensor)]
-        return [*self.parameters.values(), *self.buffers.values(), *state], self._optimiser.tables
+        changed = [*self.parameters.values(), *self.buffers.values(), *self._optimiser.state_tensors()]
+        return changed, self._optimiser.tables
 
 
 def _warn_of_attributes(found: list[Parameters]) -> None:

@@ -137,7 +137,7 @@ class FastSVI:
         """The loss as a 0-dim tensor, without a step."""
         self._flush()
         if self._optimiser is None and self._pending is not None:
-            self._discover(args, kwargs)
+            self._resume(args, kwargs)
         with torch.no_grad():
             return self.loss(self.model, self.guide, *args, **kwargs)
 
@@ -179,7 +179,7 @@ class FastSVI:
 
     def _advance(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         if self._optimiser is None and self._pending is not None:
-            self._discover(args, kwargs)
+            self._resume(args, kwargs)
         if self._optimiser is None:
             return self._ordinary_step(args, kwargs, validated=True)
         assert self._parameters is not None
@@ -296,10 +296,15 @@ class FastSVI:
                 tensor.grad = torch.zeros_like(tensor)
         self._optimiser.step()
 
-    def _discover(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Find the parameters, and make what steps them, without a step."""
         with aside(), Found(self.model, self.guide) as found:
             self.loss(self.model, self.guide, *args, **kwargs)
         self._set_up(found.parameters)
+
+    def _resume(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Go on from the state that is waiting for the parameters to be known."""
+        self._begin(args, kwargs)
         try:
             self._apply_pending()
         except Exception:
@@ -412,6 +417,5 @@ class FastSVI:
         """The tensors that a step changes, and what completes its capture."""
         assert self._parameters is not None
         assert self._optimiser is not None
-        state = [v for s in self._optimiser.torch.state.values() for v in s.values() if isinstance(v, Tensor)]
-        changed = [*self._parameters.tensors.values(), *self._parameters.buffers.values(), *state]
-        return changed, self._optimiser.tables
+        own = [*self._parameters.tensors.values(), *self._parameters.buffers.values()]
+        return [*own, *self._optimiser.state_tensors()], self._optimiser.tables

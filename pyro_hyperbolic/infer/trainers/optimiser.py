@@ -121,6 +121,10 @@ class OneOptimiser:
         if not self.captured:
             self._write_rates()
 
+    def state_tensors(self) -> list[Tensor]:
+        """The tensors among the state, which a step changes."""
+        return [v for state in self.torch.state.values() for v in state.values() if isinstance(v, Tensor)]
+
     def tables(self) -> list[Tensor]:
         """What a captured graph of the steps reads beside parameters, gradients and state."""
         return [] if self._launched is None else self._launched[1].tables()

@@ -1,1 +1,0 @@
-"""Parts of ``single_cell.py``."""

@@ -1,0 +1,127 @@
+"""Train one hyperbolic auto-encoder of MNIST in several processes, each with a share of every batch.
+
+The model is that of ``mnist_svi.py``; :class:`pyro_hyperbolic.infer.DistributedSVI` takes the place of ``SVI``. Losses
+and gradients are summed over the processes, so that the training is that of one process, but for the order of sums.
+
+    torchrun --standalone --nproc-per-node 2 examples/mnist_distributed.py --output-dir run
+    torchrun --standalone --nproc-per-node 2 examples/mnist_distributed.py --output-dir run --resume --num-epochs 80
+
+A plain ``python examples/mnist_distributed.py`` says that it wants ``torchrun``. The first process writes: the metrics,
+a checkpoint after every epoch, and the pictures of ``mnist_svi.py``, which says what to see in them. When a process is
+lost, the others end at once and say so; ``--resume`` goes on from the last checkpoint, with any number of processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from typing import Any
+
+import pyro
+import torch
+from mnist_svi import CHUNK, VAE, add_options, build_loss, build_model, draw, evaluate
+from tqdm.auto import tqdm
+
+from pyro_hyperbolic import datasets, infer
+from pyro_hyperbolic.commands import Parser, command, load_run, positive, record, save_run
+
+FREE_OPTIONS = ("num_epochs", "iwae_samples", "timeout")  # may change when a run goes on
+STOPPED = "asked to stop, as torchrun does when another process has ended"
+
+
+def train(args: argparse.Namespace, place: infer.Place) -> tuple[VAE, dict[str, Any], datasets.Digits]:
+    """Train and evaluate; the model, what is known of it, and the test set."""
+    is_first = place.rank == 0
+    training, test = (datasets.mnist(args.data_dir, train=part) for part in (True, False))
+    images, held_out = training.images.to(place.device), test.images.to(place.device)
+    if is_first:
+        print(f"{place.world} processes, {len(images)} images ({training.source}); results in {args.output_dir}")
+
+    pyro.clear_param_store()
+    pyro.set_rng_seed(args.seed)
+    vae = build_model(args).to(place.device)
+    vae.init_output_bias(images)
+    optimiser = pyro.optim.Adam({"lr": args.learning_rate})
+    svi = infer.DistributedSVI(vae.model, vae.guide, optimiser, build_loss(args))
+
+    path = args.output_dir / "checkpoint.pt"
+    state = load_run(path, args, FREE_OPTIONS, map_location=place.device, training_images=len(images))
+    history: list[dict[str, float]] = []
+    if is_first:
+        args.output_dir.mkdir(parents=True, exist_ok=True)
+    if state is not None:
+        vae.load_state_dict(state["model"])
+        svi.load_state_dict(state["trainer"])
+        history = state["history"]
+
+    result = record(args) | {"data": training.source, "train_size": len(images), "test_size": len(held_out)}
+    result["processes"] = place.world
+    batches = infer.Minibatches(images, args.batch_size, args.seed)
+    quiet = None if is_first else True  # a progress bar on a terminal, of the first process alone
+    for epoch in range(len(history) + 1, args.num_epochs + 1):
+        start, total = time.perf_counter(), torch.zeros((), device=place.device)
+        for batch in tqdm(batches.epoch(epoch), f"epoch {epoch}", len(batches), leave=False, disable=quiet):
+            total += svi.step(batch)
+        row = {"train_loss": total.item() / len(images)} | evaluate(vae, held_out)
+        history.append({"epoch": epoch} | row | {"seconds": time.perf_counter() - start})
+        trainer = svi.state_dict()  # of all processes together
+        if is_first:
+            losses = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in row.items())
+            print(f"epoch {epoch}/{args.num_epochs}: {losses}", flush=True)
+            state = {"model": vae.state_dict(), "trainer": trainer, "history": history}
+            save_run(state, path, args, training_images=len(images))
+            infer.save_json(result | {"history": history}, args.output_dir / "metrics.json")
+
+    result |= {"history": history, "curvatures": [torch.as_tensor(c).item() for c in vae.manifold.curvatures]}
+    if args.iwae_samples:
+        options: Any = {"num_samples": args.iwae_samples, "chunk": CHUNK[images.device.type], "standard_error": True}
+        estimates, errors = svi.log_marginal_likelihood(held_out, **options)
+        result["negative_iwae"] = -estimates.mean().item()
+        result["negative_iwae_error"] = errors.square().sum().sqrt().item() / len(errors)
+    return vae, result, test
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    with contextlib.ExitStack() as watch:
+        with infer.process_group(args.device, args.timeout) as place:
+
+            def mourn() -> None:
+                print(f"rank {place.rank}: {STOPPED}; {what_is_left(args)}", file=sys.stderr, flush=True)
+
+            watch.enter_context(infer.on_termination(mourn))
+            try:
+                vae, result, test = train(args, place)
+            except ConnectionError as error:
+                raise ConnectionError(f"rank {place.rank}: {error}; {what_is_left(args)}") from error
+        # The group is closed: no process has to wait for the pictures of another.
+        if place.rank == 0:
+            infer.save_json(result, args.output_dir / "metrics.json")
+            if args.iwae_samples:
+                print(f"negative IWAE-{args.iwae_samples} on the test set: {result['negative_iwae']:.2f}")
+            draw(vae, test, result["history"], 0, args.output_dir)
+        return result
+
+
+def what_is_left(args: argparse.Namespace) -> str:
+    """Of the work of a run that ends before its time."""
+    path = args.output_dir / "checkpoint.pt"
+    if path.exists():
+        return f"the last checkpoint, {path}, is whole: go on with --resume"
+    return f"there is no checkpoint in {args.output_dir} yet: start again"
+
+
+def parser() -> Parser:
+    p = Parser(__doc__, __file__)
+    add_options(p)
+    p.add_argument("--timeout", type=positive(float), default=60.0, help="seconds to wait for a silent process")
+    p.add_seed()
+    p.add_output_dir(checkpoint="checkpoint.pt", required=True)
+    return p
+
+
+main = command(parser, run)
+
+if __name__ == "__main__":
+    main()

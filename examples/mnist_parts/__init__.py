@@ -1,1 +1,0 @@
-"""What ``mnist_svi.py`` needs beside the training: arguments, files and pictures."""

@@ -1,1 +1,0 @@
-"""What ``examples/storms.py`` needs besides its Pyro program: data, densities and pictures."""

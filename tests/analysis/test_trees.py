@@ -1,0 +1,76 @@
+"""Trees in the plane, and times along lineages."""
+
+from __future__ import annotations
+
+import math
+
+import networkx
+import pytest
+import torch
+
+from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall
+from pyro_hyperbolic.analysis import pseudotime, sarkar_embedding
+from pyro_hyperbolic.geometry import Manifold
+from tests.helpers import same
+
+# Of nodes in no order: 5 is the root.
+PARENTS = torch.tensor([5, 3, 0, 5, 0, -1, 5, 2, 3])
+
+
+def hops(parents: torch.Tensor) -> torch.Tensor:
+    tree = networkx.Graph([(i, p) for i, p in enumerate(parents.tolist()) if p >= 0])
+    return torch.from_numpy(networkx.floyd_warshall_numpy(tree, nodelist=range(len(parents))))
+
+
+@pytest.mark.parametrize("manifold", [PoincareBall(1.0), PoincareBall(0.2), Lorentz(2.0), Euclidean()], ids=repr)
+def test_edges_have_one_length_and_are_spread(manifold: Manifold) -> None:
+    points = sarkar_embedding(PARENTS, manifold, length=1.5)
+    same(points[5], manifold.from_normal_coords(None, torch.zeros(2, dtype=torch.float64)), 1e-12)
+    count = hops(PARENTS)
+    for node in range(len(PARENTS)):
+        near = (count[node] == 1).nonzero().squeeze(-1)
+        v = manifold.to_normal_coords(points[node].expand(len(near), -1), points[near])
+        same(v.norm(dim=-1), torch.full((len(near),), 1.5, dtype=torch.float64), 1e-9)
+        angles = torch.atan2(v[:, 1], v[:, 0]).sort().values
+        gaps = torch.cat([angles.diff(), angles[:1] + 2 * math.pi - angles[-1:]])
+        same(gaps, torch.full_like(gaps, 2 * math.pi / len(near)), 1e-6)
+
+
+def test_longer_edges_have_less_distortion() -> None:
+    ball, count = PoincareBall(1.0), hops(PARENTS)
+    pairs = count.triu(1) > 0
+    errors = []
+    for length in (1.0, 2.0, 4.0, 8.0):
+        points = sarkar_embedding(PARENTS, ball, length=length)
+        ratio = (ball.pairwise_dist(points, points) / (length * count))[pairs]
+        assert ratio.max() < 1 + 1e-9
+        errors.append(1 - ratio.min().item())
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] * 8 == pytest.approx(errors[-2] * 4, rel=0.1)  # of the order of 1 / length
+
+
+@pytest.mark.parametrize(
+    ("parents", "length", "message"),
+    [
+        ([0.0, -1.0], 1.0, "parents must be integers of shape"),
+        ([-1, -1], 1.0, "with 2 roots"),
+        ([-1, 7], 1.0, "got values from -1 to 7"),
+        ([-1, 2, 1], 1.0, "go in circles"),
+        ([-1, 0], 0.0, "length must be positive"),
+    ],
+)
+def test_mistakes(parents: list[float], length: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sarkar_embedding(torch.tensor(parents), PoincareBall(1.0), length=length)
+    with pytest.raises(ValueError, match="one curvature"):
+        sarkar_embedding(torch.tensor([-1, 0]), PoincareBall(torch.ones(2)), length=1.0)
+
+
+def test_pseudotime_counts_from_the_middle_of_the_candidates() -> None:
+    ball = PoincareBall(1.0)
+    z = torch.tensor([[0.0, 0.0], [0.1, 0.0], [0.2, 0.0], [0.9, 0.0]])
+    same(pseudotime(z, torch.tensor([0, 1, 2]), ball), ball.dist(z, z[1]), 1e-6)
+    same(pseudotime(z, torch.tensor([3]), ball), ball.dist(z, z[3]), 1e-5)
+    for roots, message in (([], "at least one index"), ([0.5], "at least one index"), ([-1], "indices of the 4")):
+        with pytest.raises(ValueError, match=message):
+            pseudotime(z, torch.tensor(roots), ball)
