@@ -13,7 +13,7 @@ help: ## show this list
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || python3 -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torchvision,test,docs,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torchvision,anndata,test,docs,dev]'
 	touch $@
 
 install: $(STAMP) ## create .venv and install the package with all extras

@@ -32,9 +32,12 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python="3.11", venv_backend="uv")
 def oldest(session: nox.Session) -> None:
-    """The tests with the oldest versions of what the package depends on. Needs uv, which can choose them."""
-    session.install("--resolution", "lowest-direct", "--editable", f".[{EXTRAS}]")
-    session.run("python", "-m", "pytest", "-n", "2", *session.posargs, env=ENV)
+    """The tests with the oldest versions of what the package depends on. Needs uv, which can choose them.
+
+    Without anndata: its oldest versions do not go with the newest pandas. Deprecations of old versions are not ours.
+    """
+    session.install("--resolution", "lowest-direct", "--editable", ".[torchvision,test]")
+    session.run("python", "-m", "pytest", "-n", "2", "-o", "filterwarnings=ignore", *session.posargs, env=ENV)
 
 
 @nox.session

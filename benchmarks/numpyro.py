@@ -2,14 +2,17 @@
 
 The auto-encoder of :mod:`benchmarks.gpu` and the same in NumPyro (:mod:`benchmarks.numpyro_vae`), data on the device,
 batches of 128, Adam. Ours is ``FastSVI.run`` or ``EnsembleSVI.run`` over epochs of ``Minibatches``, compiled; theirs a
-jitted scan. Each row alternates the two, and keeps the median of the repeats. It needs the extra ``numpyro``. Results
-are written after every row, and ``--resume`` goes on after the last one.
+jitted scan. Then NUTS on two posteriors (:mod:`benchmarks.numpyro_nuts`), on the CPU. Each row alternates the two, and
+keeps the median of the repeats; a ratio below 1 says that ours is faster. It needs the extra ``numpyro``. Results are
+written after every row, and ``--resume`` goes on after the last one; ``--rst`` prints the table of the documentation
+from what ``--json`` holds.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import json
 import os
 import statistics
@@ -23,6 +26,7 @@ import pyro
 import torch
 from pyro.infer import Trace_ELBO
 
+from benchmarks.numpyro_nuts import POSTERIORS, Walk, walks
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, Minibatches, log_marginal_likelihood, save_json
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
@@ -33,19 +37,27 @@ BATCH, REPEATS = 128, 7
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = parser().parse_args(arguments)
-    os.environ["JAX_PLATFORMS"] = "cuda" if args.device == "cuda" else "cpu"
+    args = _parse(arguments)
+    if args.rst:
+        print(rst(json.loads(args.json.read_text())))
+        return
+    if importlib.util.find_spec("numpyro") is None:
+        raise SystemExit("benchmarks.numpyro needs NumPyro: pip install 'pyro_hyperbolic[numpyro]'")
+    os.environ["JAX_PLATFORMS"] = "cuda,cpu" if args.device == "cuda" else "cpu"
     torch.set_float32_matmul_precision("high")
     result: dict[str, Any] = {"device": _device(args.device), "versions": _versions(), "rows": {}}
-    if args.resume and args.json is not None and args.json.exists():
-        result = json.loads(args.json.read_text())
+    if args.resume and args.json.exists():
+        earlier = json.loads(args.json.read_text())
+        for key in ("device", "versions"):
+            if earlier[key] != result[key]:
+                raise SystemExit(f"--resume: {args.json} has the {key} {earlier[key]}, here are {result[key]}")
+        result = earlier
     for name, measure in rows(args).items():
-        if name in result["rows"]:
-            continue
-        result["rows"][name] = measure()
+        if name not in result["rows"]:
+            result["rows"][name] = measure()
+            if args.json is not None:
+                save_json(result, args.json)
         print(_line(name, result["rows"][name]), flush=True)
-        if args.json is not None:
-            save_json(result, args.json)
 
 
 def rows(args: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
@@ -54,10 +66,20 @@ def rows(args: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
         "one model, many steps per call": lambda: many_steps(args, None),
     }
     for members in args.members:
-        table[f"{members} members, per member"] = functools.partial(many_steps, args, members)
+        table[f"ensemble of {members}, per member and step"] = functools.partial(many_steps, args, members)
     if args.evaluation:
         table[f"IWAE-{args.samples} of {args.test} images"] = lambda: evaluation(args)
+    for posterior in POSTERIORS if args.nuts else ():
+        for share in ("leapfrog", "effective sample"):
+            table[f"NUTS, {posterior}, per {share}"] = functools.partial(nuts, args, posterior, share)
     return table
+
+
+def nuts(args: argparse.Namespace, posterior: str, share: str) -> dict[str, Any]:
+    """Chains of both sides on the CPU; microseconds after the warm-up."""
+    found = walks(posterior, args.warmup, args.draws, args.chains)
+    times = {"leapfrog": Walk.per_leapfrog, "effective sample": Walk.per_effective_sample}[share]
+    return {name: statistics.median(map(times, chains)) for name, chains in found.items()}
 
 
 def _images(args: argparse.Namespace, count: int) -> torch.Tensor:
@@ -83,9 +105,9 @@ def _adam() -> Any:
     return pyro.optim.Adam({"lr": 5e-4})
 
 
-def _ours(args: argparse.Namespace, kind: str, members: int | None) -> tuple[Any, Minibatches]:
+def _ours(args: argparse.Namespace, kind: str, members: int | None, count: int) -> tuple[Any, Minibatches]:
     pyro.clear_param_store()
-    images = _images(args, args.train)
+    images = _images(args, count)
     if members is None:
         vae = _vae(args, kind)
         svi: Any = FastSVI(vae.model, vae.guide, _adam(), Trace_ELBO(), compile=True)
@@ -99,17 +121,17 @@ def many_steps(args: argparse.Namespace, members: int | None) -> dict[str, Any]:
     """Epochs of ours, and a scan of as many steps of theirs; microseconds per step and member."""
     from jax import random
 
-    steps = args.train // BATCH
+    steps = max(1, min(args.train // BATCH, args.member_steps // (members or 1)))
     share = steps * (members or 1)
     runs: dict[str, Callable[[int], Any]] = {}
     for kind in ("wrapped", "euclidean"):
-        svi, batches = _ours(args, kind, members)
+        svi, batches = _ours(args, kind, members, steps * BATCH)
 
         def ours(number: int, svi: Any = svi, batches: Minibatches = batches) -> None:
             svi.run(batches.epoch(number))[-1].max().item()
 
         runs[kind] = ours
-    rival = _rival(args, _images(args, args.train))
+    rival = _rival(args, _images(args, steps * BATCH))
     state, scan = rival.start(members), rival.scan(members)
 
     def theirs(number: int) -> None:
@@ -124,7 +146,7 @@ def single_steps(args: argparse.Namespace, steps: int = 200) -> dict[str, Any]:
     import jax
     from jax import random
 
-    svi, batches = _ours(args, "wrapped", None)
+    svi, batches = _ours(args, "wrapped", None, args.train)
     batch = next(batches.epoch(0))
     rival = _rival(args, _images(args, args.train))
     begin, update = rival.start(None), jax.jit(rival.step)
@@ -180,8 +202,26 @@ def _alternate(runs: dict[str, Callable[[int], Any]], share: int, repeats: int =
 
 
 def _line(name: str, row: dict[str, float]) -> str:
-    text = ", ".join(f"{who} {value:,.2f} us" for who, value in row.items())
-    return f"{name}: {text}; ours / NumPyro {row['wrapped'] / row['numpyro']:.3f}"
+    ours, theirs = row["wrapped"], row["numpyro"]
+    line = f"{name:<45} {ours:>14,.2f} us, NumPyro {theirs:>14,.2f} us, ratio {ours / theirs:6.3f}"
+    return f"{line}, Euclidean {row['euclidean']:,.2f} us" if "euclidean" in row else line
+
+
+def rst(result: dict[str, Any]) -> str:
+    """The rows as a table of the documentation."""
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    lines = [f".. list-table:: Microseconds, medians; {result['device']}; {versions}", "   :header-rows: 1", ""]
+    for row in [
+        ("measured", "this package", "NumPyro", "ratio"),
+        *map(_cells, *zip(*result["rows"].items(), strict=True)),
+    ]:
+        lines += [f"   {'*' if i == 0 else ' '} - {cell}" for i, cell in enumerate(row)]
+    return "\n".join(lines)
+
+
+def _cells(name: str, row: dict[str, float]) -> tuple[str, ...]:
+    ours, theirs = row["wrapped"], row["numpyro"]
+    return name, f"{ours:,.4g}", f"{theirs:,.4g}", f"{ours / theirs:.2f}"
 
 
 def _device(device: str) -> str:
@@ -192,19 +232,45 @@ def _versions() -> dict[str, str]:
     return {name: version(name) for name in ("torch", "pyro-ppl", "jax", "numpyro")}
 
 
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    p = parser()
+    args = p.parse_args(arguments)
+    # Mistakes are found before the measuring.
+    if (args.resume or args.rst) and args.json is None:
+        p.error(f"{'--rst' if args.rst else '--resume'} needs --json")
+    if args.rst and not args.json.is_file():
+        p.error(f"--json {args.json}: there is no such file")
+    if args.json is not None and not args.json.parent.is_dir():
+        p.error(f"--json {args.json}: the folder {args.json.parent} does not exist")
+    if args.json is not None and args.json.exists() and not (args.resume or args.rst):
+        p.error(f"--json {args.json} exists: go on with --resume, or name another file")
+    if min(args.members, default=1) < 1:
+        p.error(f"--members must be at least 1, got {min(args.members)}")
+    for name in ("train", "test"):
+        if getattr(args, name) < BATCH:
+            p.error(f"--{name} must be at least {BATCH}, got {getattr(args, name)}")
+    return args
+
+
 def parser() -> argparse.ArgumentParser:
     style = argparse.ArgumentDefaultsHelpFormatter
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where to compute")
-    p.add_argument("--members", type=int, nargs="*", default=[16, 90], help="sizes of ensembles")
+    p.add_argument("--members", type=int, nargs="*", default=[1, 16, 90, 360], help="sizes of ensembles")
+    p.add_argument("--member-steps", type=int, default=200_000, help="most steps of one call, times members")
     p.add_argument("--train", type=int, default=60_000, help="training images; an epoch is one call")
     p.add_argument("--test", type=int, default=10_000, help="images of the evaluation")
     p.add_argument("--samples", type=int, default=5000, help="of the evaluation, per image")
     p.add_argument("--evaluation", action=argparse.BooleanOptionalAction, default=True, help="measure the evaluation")
+    p.add_argument("--nuts", action=argparse.BooleanOptionalAction, default=True, help="measure NUTS")
+    p.add_argument("--warmup", type=int, default=300, help="steps of a chain that are not counted")
+    p.add_argument("--draws", type=int, default=500, help="of a chain")
+    p.add_argument("--chains", type=int, default=3, help="repeats of a chain")
     p.add_argument("--dim", type=int, default=10, help="dimension of the latent space")
     p.add_argument("--hidden", type=int, default=600, help="width of the hidden layers")
     p.add_argument("--json", type=Path, default=None, help="where to write the results")
     p.add_argument("--resume", action="store_true", help="go on with what --json holds")
+    p.add_argument("--rst", action="store_true", help="measure nothing; print what --json holds for the documentation")
     return p
 
 

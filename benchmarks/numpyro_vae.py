@@ -49,6 +49,18 @@ def half_log(x: Any, y: Any) -> Any:
     return jnp.arcsinh(root) / root / jnp.sqrt(1 + u) * (_gap(x) * s - C * square * x) / gaps
 
 
+def point(v: Any) -> Any:
+    """The point of the ball of curvature -1 with these normal coordinates at the origin."""
+    length = _norm(v)
+    return jnp.tanh(length / 2) * v / length
+
+
+def distance(x: Any, y: Any) -> Any:
+    """On the ball of curvature -1."""
+    gaps = (1 - jnp.sum(x * x, -1)) * (1 - jnp.sum(y * y, -1))
+    return 2 * jnp.arcsinh(jnp.sqrt(jnp.sum((x - y) ** 2, -1) / gaps + _TINY))
+
+
 def _log_sinhc(r: Any) -> Any:
     r = _ROOT * r
     return r + jnp.log1p(-jnp.exp(-2 * r)) - math.log(2) - jnp.log(r)

@@ -146,7 +146,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
-    p.add_argument("--curvature", type=positive(float), default=1.2, help="c of curvature -c (paper: 0.1 to 1.2)")
+    p.add_argument("--curvature", type=positive(float), default=1.2, help="c; the curvature is -c (paper: 0.1 to 1.2)")
     p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="hyperbolic prior distribution")
     p.add_argument(
         "--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="hyperbolic posterior distribution"

@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
     p.add_argument("--latent-dim", type=positive(int), default=2, help="dimension of the ball")
-    p.add_argument("--curvature", type=positive(float), default=1.4, help="c of curvature -c")
+    p.add_argument("--curvature", type=positive(float), default=1.4, help="c; the curvature is -c")
     p.add_argument("--channels", type=positive(int), default=8, help="of the first convolution; the second has twice")
     p.add_argument("--num-epochs", type=positive(int), default=10, help="passes over the training data")
     p.add_argument("--warm-up", type=natural, default=200, help="steps until the divergence has its full weight")

@@ -265,7 +265,7 @@ def parser() -> Parser:
     p.add_argument("--num-samples", type=positive(int), default=1_000_000, help=text)
     p.add_argument("--latent-dim", type=positive(int), default=2, help="of the auto-encoders of --mnist")
     p.add_argument("--hidden-dim", type=positive(int), default=600, help="of the auto-encoders of --mnist")
-    p.add_argument("--curvature", type=positive(float), default=1.0, help="c of curvature -c of the hyperbolic one")
+    p.add_argument("--curvature", type=positive(float), default=1.0, help="c of the hyperbolic one (curvature -c)")
     p.add_argument("--num-epochs", type=positive(int), default=5, help="of the auto-encoders of --mnist")
     p.add_seed()
     p.add_data_dir("the data")

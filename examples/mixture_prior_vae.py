@@ -270,7 +270,7 @@ def parser() -> Parser:
     p = Parser(__doc__, __file__)
     p.add_argument("--components", type=positive(int), default=10, help="of the mixture")
     p.add_space("p2")
-    p.add_argument("--curvature", type=positive(float), default=1.4, help="c of curvature -c")
+    p.add_argument("--curvature", type=positive(float), default=1.4, help="c; the curvature is -c")
     p.add_argument("--hidden-dim", type=positive(int), default=200, help="width of the hidden layers")
     p.add_argument("--num-epochs", type=positive(int), default=20, help="passes over the training data")
     p.add_argument("--batch-size", type=positive(int), default=256, help="images per step")

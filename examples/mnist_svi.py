@@ -176,10 +176,8 @@ def parser() -> Parser:
 def add_options(p: Parser) -> None:
     """Of the model and its training."""
     p.add_space("p2")
-    p.add_argument(
-        "--curvature", type=curvature, default=1.4, help="c, where the curvature is -c, or learn (paper: 0.1 to 1.4)"
-    )
-    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="(paper: both)")
+    p.add_argument("--curvature", type=curvature, default=1.4, help="c (curvature -c) or learn (paper: 0.1 to 1.4)")
+    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="of the latents (paper: both)")
     p.add_argument("--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="(paper: as the prior)")
     p.add_argument("--posterior-scale", choices=SCALES, default=SCALES[0], help="one per image or one per dimension")
     p.add_argument("--prior-scale", type=positive(float), default=1.0, help="scale of the prior (paper: 1)")

@@ -18,6 +18,8 @@ from pyro_hyperbolic.models import CountVAE, EuclideanVAE
 from tests.helpers import same
 
 anndata = pytest.importorskip("anndata")
+# A warning of pandas that anndata raises when it writes a file.
+pytestmark = pytest.mark.filterwarnings("ignore:.*infer_string")
 
 SIZE, GENES = 60, 8
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,38 +12,65 @@ import pyro
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+# Compiled graphs by what they compute, those last used at the end.
+_KNOWN: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
+_MOST_KNOWN = 64
 
 
 def compile_function(function: Callable[..., Any], *inputs: Any) -> Callable[..., Any]:
     """``function`` traced on these inputs and compiled; of one shape, with all its Python run once.
 
     Dynamo cannot read a Pyro program (its handlers are context managers); tracing runs it. What the compiler fails on
-    (it has bugs, and needs a toolchain) runs uncompiled, with a warning.
+    (it has bugs, and needs a toolchain) runs uncompiled, with a warning. Functions with the same trace share
+    what was compiled: of an estimate that is repeated, or of another trainer of the same programs.
     """
     from torch.fx.experimental.proxy_tensor import make_fx  # half a second, which only those who compile should pay
 
+    leaves, spec = pytree.tree_flatten(inputs)
+    out_spec: Any = None
+
+    def flat(*leaves: Any) -> list[Any]:
+        nonlocal out_spec
+        out, out_spec = pytree.tree_flatten(function(*pytree.tree_unflatten(leaves, spec)))
+        return out
+
     with pyro.validation_enabled(False):
-        graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
-    return _CompiledGraph(graph)
+        graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    return _CompiledGraph(graph, out_spec)
 
 
 class _CompiledGraph:
-    """A graph that is compiled by its first call."""
+    """A graph that is compiled by its first call, unless one that computes the same is known.
 
-    def __init__(self, graph: Callable[..., Any]) -> None:
-        self._graph = graph
+    What the trace has met beside its inputs (parameters, constants) becomes inputs too, so that compiled code holds no
+    tensor of anyone and can be shared.
+    """
+
+    def __init__(self, graph: torch.fx.GraphModule, out_spec: Any) -> None:
+        self._constants = _lift_constants(graph)
+        self._graph, self._out_spec = graph, out_spec
         self._run: Callable[..., Any] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
-        return self._first_call(*inputs) if self._run is None else self._run(*inputs)
+        leaves = (*self._constants, *pytree.tree_leaves(inputs))
+        out = self._first_call(leaves) if self._run is None else self._run(*leaves)
+        return pytree.tree_unflatten(out, self._out_spec)
 
-    def _first_call(self, *inputs: Any) -> Any:
+    def _first_call(self, leaves: tuple[Any, ...]) -> Any:
+        key = self._key(leaves)
+        self._run = _KNOWN.pop(key, None)
+        if self._run is not None:
+            _KNOWN[key] = self._run
+            return self._run(*leaves)
         compiled = torch.compile(self._graph, fullgraph=True, dynamic=False)
         try:
             with warnings.catch_warnings():
                 # Advice of the compiler: whether products may be less exact is for the user to say.
                 warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
-                result = compiled(*inputs)
+                result = compiled(*leaves)
         except torch._dynamo.exc.BackendCompilerFailed as error:
             # What a process of the compiler raised comes with its traceback, so the last line says most.
             reason = (str(error.inner_exception).strip() or repr(error.inner_exception)).splitlines()[-1]
@@ -50,12 +78,43 @@ class _CompiledGraph:
                 f"torch.compile failed ({reason}); these steps run uncompiled, which is slower but otherwise the same."
                 " Pass compile=False to leave it out.",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-            compiled = self._graph
-            result = compiled(*inputs)
-        self._run = compiled
+            self._run = self._graph
+            return self._run(*leaves)
+        self._run = _KNOWN[key] = compiled
+        if len(_KNOWN) > _MOST_KNOWN:
+            _KNOWN.popitem(last=False)
         return result
+
+    def _key(self, leaves: tuple[Any, ...]) -> Any:
+        """All that compiled code depends on: the program with its numbers, the forms of its inputs, the compiler."""
+        from torch._inductor import config  # slow to import, as above
+
+        forms = tuple((t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in leaves)
+        return self._graph.code, forms, torch.compile, config.get_hash()
+
+
+def _lift_constants(graph: torch.fx.GraphModule) -> list[Tensor]:
+    """Make the tensors that a graph holds its first inputs; they are returned."""
+    nodes = list(graph.graph.nodes)
+    tensors: dict[str, Tensor] = {}
+    lifted: dict[str, Any] = {}
+    for node in nodes:
+        value = getattr(graph, node.target, None) if node.op == "get_attr" else None
+        if not isinstance(value, Tensor):
+            continue
+        if node.target not in lifted:
+            tensors[node.target] = value.detach()
+            with graph.graph.inserting_before(nodes[0]):
+                lifted[node.target] = graph.graph.placeholder(f"constant_{len(lifted)}")
+                lifted[node.target].meta = node.meta
+        node.replace_all_uses_with(lifted[node.target])
+        graph.graph.erase_node(node)
+    for name in tensors:
+        delattr(graph, name)
+    graph.recompile()
+    return list(tensors.values())
 
 
 class _LastSite(Messenger):

@@ -1,0 +1,121 @@
+"""What is compiled, how often, and what it keeps."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pyro
+import pytest
+import torch
+from pyro.infer import Trace_ELBO
+from torch import Tensor
+
+from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.infer import FastSVI, log_marginal_likelihood
+from pyro_hyperbolic.infer.programs import compiled
+from pyro_hyperbolic.models import HyperbolicVAE
+from tests.helpers import same
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The graphs that are compiled; they run as they are, with the random numbers of uncompiled ones."""
+    graphs: list[Any] = []
+
+    def compile(graph: Any, **_: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", compile)
+    monkeypatch.setattr(compiled, "_KNOWN", type(compiled._KNOWN)())
+    return graphs
+
+
+def vae(c: float = 1.0, **options: Any) -> HyperbolicVAE:
+    return HyperbolicVAE(PoincareBall(c), 2, 5, hidden_dim=6, likelihood="normal", **options)
+
+
+def estimate(programs: HyperbolicVAE, x: Tensor, num_samples: int = 6) -> Tensor:
+    """By a compiled program, which must be that of an uncompiled one."""
+    found = []
+    for compile in (True, False):
+        pyro.set_rng_seed(1)
+        found.append(
+            log_marginal_likelihood(programs.model, programs.guide, x, num_samples=num_samples, compile=compile)
+        )
+    same(found[0], found[1], 1e-5)
+    return found[0]
+
+
+def test_an_estimate_is_compiled_once(compilations: list[Any]) -> None:
+    x, programs = torch.randn(4, 5), vae()
+    first = estimate(programs, x)
+    assert len(compilations) == 1
+    with torch.no_grad():
+        for parameter in programs.parameters():
+            parameter.mul_(1.5)
+    # The parameters are the present ones, and so are the data.
+    assert not torch.allclose(estimate(programs, x), first)
+    estimate(programs, x + 1)
+    # So are those of another model of the same form, and its curvature.
+    estimate(vae(c=0.3), x)
+    assert len(compilations) == 1
+
+
+def test_another_program_is_compiled_anew(compilations: list[Any]) -> None:
+    x, programs = torch.randn(4, 5), vae()
+    estimate(programs, x)
+    estimate(programs, x[:3])
+    estimate(programs, x, num_samples=5)
+    estimate(vae(prior="riemannian"), x)
+    assert len(compilations) == 4
+
+
+def test_trainers_of_one_form_share_what_is_compiled(compilations: list[Any]) -> None:
+    x = torch.randn(4, 5)
+    for c in (1.0, 0.5):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        programs = vae(c)
+        svi = FastSVI(programs.model, programs.guide, pyro.optim.Adam({"lr": 1e-2}), Trace_ELBO(), compile=True)
+        before = {name: p.detach().clone() for name, p in programs.named_parameters()}
+        for _ in range(3):
+            svi.step(x)
+        assert all((p != before[name]).any() for name, p in programs.named_parameters())
+    assert len(compilations) == 1
+
+
+def test_what_is_compiled_keeps_no_programs(compilations: list[Any]) -> None:
+    programs = vae()
+    estimate(programs, torch.randn(4, 5))
+    gone = weakref.ref(programs), weakref.ref(next(programs.parameters()))
+    del programs
+    pyro.clear_param_store()
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
+    assert len(compiled._KNOWN) == 1
+
+
+def test_no_more_is_kept_than_was_said(compilations: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_MOST_KNOWN", 2)
+    functions = [lambda x: x + 1, lambda x: x + 2, lambda x: x + 3]
+    for i in (0, 1, 0, 2, 0, 1):
+        # The first is used again and again, the second had to go for the third.
+        assert compiled.compile_function(functions[i], torch.zeros(2))(torch.ones(2)).tolist() == [i + 2.0] * 2
+    assert len(compilations) == 4
+    assert len(compiled._KNOWN) == 2
+
+
+@pytest.mark.slow
+def test_the_compiler_runs_once() -> None:
+    """With the real one, by its own count of graphs."""
+    from torch._dynamo.utils import counters
+
+    x, programs = torch.randn(4, 5), vae()
+    log_marginal_likelihood(programs.model, programs.guide, x, num_samples=6, compile=True)
+    before = counters["stats"]["unique_graphs"]
+    for _ in range(2):
+        log_marginal_likelihood(programs.model, programs.guide, x, num_samples=6, compile=True)
+    assert counters["stats"]["unique_graphs"] == before > 0
