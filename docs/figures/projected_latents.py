@@ -1,7 +1,7 @@
 """Draw ``docs/figures/projected_latents.png``: latents of MNIST in 5, 10 and 20 dimensions, projected to the disc.
 
     python examples/mnist_svi.py --space p5 --num-epochs 5 --iwae-samples 0 --fast --output-dir outputs/mnist-5
-    (and so on with p10 and p20)
+    (and so on for 10 and 20)
     python docs/figures/projected_latents.py outputs/mnist-5 outputs/mnist-10 outputs/mnist-20
 
 The auto-encoders are those of the paper's Table 2 (c = 1.4, seed 0), trained for five epochs.
@@ -37,10 +37,10 @@ def main(args: argparse.Namespace) -> None:
         len(PROJECTIONS), len(args.folders), figsize=(3.4 * len(args.folders) + 0.6, 7.2), layout="constrained"
     )
     for column, folder in zip(axes.T, args.folders, strict=True):
-        run = load_checkpoint(folder / "checkpoint.pt", map_location="cpu")
-        vae = mnist_svi.build_model(argparse.Namespace(**run["options"]))
-        vae.load_state_dict(run["state"]["model"])
-        test = datasets.mnist(run["options"]["data_dir"], train=False)
+        state = load_checkpoint(folder / "checkpoint.pt", map_location="cpu")
+        vae = mnist_svi.build_model(argparse.Namespace(**state["options"]))
+        vae.load_state_dict(state["state"]["model"])
+        test = datasets.mnist(state["options"]["data_dir"], train=False)
         with torch.no_grad():
             z = vae.encode(test.images[:DIGITS]).mean
         ball = PoincareBall(float(vae.manifold.c))

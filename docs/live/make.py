@@ -42,16 +42,19 @@ def mnist(folder: Path) -> dict[str, Any]:
     from pyro_hyperbolic import datasets, plotting
     from pyro_hyperbolic.infer import load_checkpoint
 
-    run = load_checkpoint(folder / "checkpoint.pt", map_location="cpu")
-    vae = mnist_svi.build_model(argparse.Namespace(**run["options"]))
-    vae.load_state_dict(run["state"]["model"])
-    test = datasets.mnist(run["options"]["data_dir"], train=False)
-    images, labels = test.images[:DIGITS], test.labels[:DIGITS]
-    names = [f"{digit} (test image {i})" for i, digit in enumerate(labels.tolist())]
+    state = load_checkpoint(folder / "checkpoint.pt")
+    vae = mnist_svi.build_model(argparse.Namespace(**state["options"]))
+    vae.load_state_dict(state["state"]["model"])
+    test = datasets.mnist(state["options"]["data_dir"], train=False)
     with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary, "page.html")
-        plotting.explore_latents(vae, images, path, labels, names, images, title="MNIST")
-        return content_of(path)
+        page = Path(temporary, "page.html")
+        images, labels = test.images[:DIGITS], test.labels[:DIGITS]
+        names = [f"{digit} (test image {i})" for i, digit in enumerate(labels.tolist())]
+        about = f"Each dot is one of {DIGITS:,} test digits, where the encoder puts it."
+        plotting.explore_latents(
+            vae, images, page, labels, names, images, title="Latent space of MNIST", description=about
+        )
+        return content_of(page)
 
 
 def main(args: argparse.Namespace) -> None:
