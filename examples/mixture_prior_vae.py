@@ -14,10 +14,10 @@ components of a mixture that is fitted to its latents afterwards.
 Components that start in one place would all learn the same. They start at draws of the usual prior, with equal weights;
 the record says how many of them the digits use.
 
-What to see: ``latent.png`` shows the latent spaces with a circle around half of each component, the wider its line the
-greater its weight. With the single prior the circles, fitted afterwards, cut through the classes; with the mixture each
-lies where digits of one class, or of two that look alike, have gathered. ``components.png`` has a row of draws for each
-component, by weight: a row shows one digit, or a few that look alike.
+What to see: ``latent.png`` shows the latent spaces with a circle around half of each component; a thick line is a great
+weight. With the mixture, classes that stand apart, such as zeros, ones and sevens, have components of their own, and
+classes that look alike share some. ``components.png`` has a row of draws for each component, by weight: the clearer the
+digits of a row, the more the component belongs to one class.
 
 Every epoch ends with a checkpoint. A run that was interrupted goes on with ``--resume`` and ends bit for bit where an
 uninterrupted one would have.

@@ -83,7 +83,7 @@ OWN_MISTAKES = [
     ("link_prediction", "--test 0.001", "error: test=0.001 of 78 edges holds out none"),
     ("link_prediction", "--test 0.6 --validation 0.6", "error: test=0.6 and validation=0.6 leave none of 78 edges"),
     ("link_prediction", "--graph no/such.edges", "--graph no/such.edges: "),
-    ("link_prediction", "--graph ./nothing.edges", "--graph ./nothing.edges: nothing.edges: no edge in it"),
+    ("link_prediction", "--graph ./nothing.edges", "--graph ./nothing.edges: nothing.edges"),
     ("link_prediction", "--resume --output-dir damaged", "metrics.json is not a record of this example, or is damaged"),
     ("link_prediction", "--output-dir damaged", "metrics.json exists; continue that run with --resume"),
     ("link_prediction", "--resume --output-dir foreign", "belongs to other options: --curvature (was 7, is 1.0)"),
