@@ -50,7 +50,7 @@ PANELS = {
 
 
 def series(result: dict[str, Any], panel: Panel) -> dict[tuple[str, str], list[Entry]]:
-    """The measured rows of a panel by kind and law, in the order of the axis; a lone point does not show growth."""
+    """The measured rows of a panel by kind and distribution, in the order of the axis, if there are two."""
     found: dict[tuple[str, str], list[Entry]] = {}
     for row in sorted(result["rows"], key=lambda row: row[panel.axis]):
         if row["median"] is not None and panel.belongs(row):

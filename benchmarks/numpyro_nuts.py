@@ -3,7 +3,8 @@
 Points of the hyperbolic plane have a wrapped normal prior at the origin, and their distances are observed with noise.
 Both sides walk in normal coordinates, in which that prior is an ordinary Gaussian: ours by ``WrappedNormalReparam``,
 NumPyro's with the exponential map written by hand. Both have one chain, a diagonal mass matrix, the same number of
-steps, and the same target of acceptance, in float32. The warm-up and the compilation are not counted.
+steps, and the same target of acceptance, in float32. Each is as fast as it goes: Pyro's sampler with ``jit_compile``,
+NumPyro's in one jitted scan. The warm-up and the compilation are not counted.
 """
 
 from __future__ import annotations
@@ -150,7 +151,8 @@ def ours(posterior: Any, warmup: int, samples: int, seed: int) -> Walk:
         if stage == "Warmup" and step == warmup - 1:
             leapfrogs, start = 0, time.perf_counter()
 
-    kernel = NUTS(model, max_tree_depth=MAX_TREE_DEPTH, target_accept_prob=0.8)
+    options = {"max_tree_depth": MAX_TREE_DEPTH, "target_accept_prob": 0.8}
+    kernel = NUTS(model, jit_compile=True, ignore_jit_warnings=True, **options)
     chain = MCMC(kernel, samples, warmup_steps=warmup, disable_progbar=True, hook_fn=note)
     pyro.infer.mcmc.nuts.velocity_verlet = counted
     try:

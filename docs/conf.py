@@ -32,6 +32,7 @@ nitpicky = False  # the types of torch and Pyro have no pages here
 
 # Notebooks are shown as they are kept: docs/notebooks.py runs them.
 nb_execution_mode = "off"
+nb_merge_streams = True
 myst_enable_extensions = ["dollarmath"]
 
 # What is copied has no prompts and no results.

@@ -4,8 +4,11 @@
 ``(1, 28, 28)``, the encoder ends in :class:`pyro_hyperbolic.nn.Encoder` with convolutions as its trunk, and the decoder
 begins with a gyroplane layer, the only part of it that knows the latent space.
 
+What to see: in ``latent.png`` each dot is a test digit, coloured by its class; the classes part without labels. In
+``reconstructions.png`` the lower row is what two numbers keep of the digits above: their class and slant, hardly more.
+
     python examples/conv_vae.py
-    python examples/conv_vae.py --curvature 0.7 --num-epochs 40 --device cuda
+    python examples/conv_vae.py --space h2,e2 --curvature 0.7 --num-epochs 40 --device cuda
 """
 
 from __future__ import annotations
@@ -21,10 +24,10 @@ from pyro.infer import Trace_ELBO
 from torch import nn
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic import PoincareBall, datasets, infer
+from pyro_hyperbolic import datasets, geometry, infer
 from pyro_hyperbolic.commands import Parser, command, natural, positive, record
 from pyro_hyperbolic.models import HyperbolicVAE, WarmUp
-from pyro_hyperbolic.nn import Encoder, GyroplaneLinear
+from pyro_hyperbolic.nn import Encoder, GyroplaneLinear, ManifoldModule
 
 SHAPE = (1, 28, 28)
 SHOWN = 10  # images with their reconstructions
@@ -32,7 +35,9 @@ SHOWN = 10  # images with their reconstructions
 
 def build_model(args: argparse.Namespace) -> HyperbolicVAE:
     """The auto-encoder; ``.model`` and ``.guide`` are its Pyro programs."""
-    ball, width = PoincareBall(args.curvature), args.channels
+    width, dim = args.channels, geometry.dimension(args.space)
+    # One module, which the decoder and the model share.
+    space = ManifoldModule(geometry.space(args.space, c=args.curvature, k=-args.curvature))
     trunk = nn.Sequential(
         nn.Conv2d(1, width, 4, stride=2, padding=1),  # to 14 x 14
         nn.ReLU(),
@@ -41,7 +46,7 @@ def build_model(args: argparse.Namespace) -> HyperbolicVAE:
         nn.Flatten(),
     )
     decoder = nn.Sequential(
-        GyroplaneLinear(args.latent_dim, 128, ball),
+        GyroplaneLinear(dim, 128, space),
         nn.ReLU(),
         nn.Linear(128, 2 * width * 7 * 7),
         nn.ReLU(),
@@ -50,10 +55,10 @@ def build_model(args: argparse.Namespace) -> HyperbolicVAE:
         nn.ReLU(),
         nn.ConvTranspose2d(width, 1, 4, stride=2, padding=1),  # to 28 x 28
     )
-    encoder = Encoder(SHAPE, 2 * width * 7 * 7, args.latent_dim, scale_dim=1, trunk=trunk)
+    encoder = Encoder(SHAPE, 2 * width * 7 * 7, dim, scale_dim=1, trunk=trunk)
     return HyperbolicVAE(
-        ball,
-        args.latent_dim,
+        space,
+        dim,
         SHAPE,
         encoder=encoder,
         decoder=decoder,
@@ -83,8 +88,10 @@ def draw(vae: HyperbolicVAE, test: datasets.Digits, images: torch.Tensor, folder
 
     from pyro_hyperbolic import plotting
 
-    figure, ax = plt.subplots(figsize=(6.5, 5.6), layout="constrained")
-    plotting.latent_space(vae, images, labels=test.labels, ax=ax)
+    factors = len(vae.manifold.leaves(vae.latent.dim))
+    figure, axes = plt.subplots(1, factors, figsize=(6.5 * factors, 5.6), layout="constrained", squeeze=False)
+    for number, ax in enumerate(axes.flat):
+        plotting.latent_space(vae, images, labels=test.labels, ax=ax, factor=number)
     plotting.save(figure, folder / "latent.png")
     figure, ax = plt.subplots(figsize=(SHOWN, 2), layout="constrained")
     plotting.images(torch.cat([images[:SHOWN], vae.reconstruct(images[:SHOWN])]), columns=SHOWN, ax=ax)
@@ -116,7 +123,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
-    p.add_argument("--latent-dim", type=positive(int), default=2, help="dimension of the ball")
+    p.add_space("p2")
     p.add_argument("--curvature", type=positive(float), default=1.4, help="c; the curvature is -c")
     p.add_argument("--channels", type=positive(int), default=8, help="of the first convolution; the second has twice")
     p.add_argument("--num-epochs", type=positive(int), default=10, help="passes over the training data")

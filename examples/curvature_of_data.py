@@ -202,6 +202,8 @@ def draw_predicted(posteriors: dict[int, Values], distances: Tensor, folder: Pat
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
+    if max(args.dims) >= args.leaves:
+        raise ValueError(f"--dims must be less than the number of --leaves, got {max(args.dims)} and {args.leaves}.")
     torch.set_default_dtype(torch.float64)
     exact = leaf_distances(args.leaves, args.seed)
     pyro.set_rng_seed(args.seed)

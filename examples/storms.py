@@ -13,10 +13,10 @@ need a cut of the circle, at north as a compass has it, or at south, where hardl
 SVI fits each model with several numbers of components, of which the validation storms choose one; test storms, which no
 model has seen, compare the models. NUTS samples the coupled one. The data are :func:`pyro_hyperbolic.datasets.storms`.
 
-What to see in ``storms.png``: on the left the density of the coupled model runs through north without a seam, and bends
-from west at the bottom to east at the top, as the test days (dots) do. In the middle that of the model with a cut at
-north has a seam there: no component can lie across it. On the right the mean direction at each latitude with its 90%
-interval by NUTS; the red band is where it is north: the storms turn there.
+What to see in ``storms.png``: on the left the density of the coupled model (the darker, the greater its root) runs
+through north without a seam, from west at the bottom to east at the top, as the test days (dots) do. In the middle that
+of the model with a cut at north has a gap there: no component can lie across it. On the right the mean direction at
+each latitude with its 90% interval by NUTS; the red band is where it is north: the storms turn there.
 
     python examples/storms.py
     python examples/storms.py --components 2 3 4 5 6 --num-steps 1500 --starts 4
@@ -202,7 +202,8 @@ def draw(posteriors: dict[str, Values], samples: Values, test: StormDays, path: 
     )
     for ax, (name, draws) in zip(axes, posteriors.items(), strict=False):
         density = on_grid(SETUPS[name], draws).mean(-1).numpy()
-        ax.pcolormesh(headings, latitudes, density, cmap="Blues", shading="gouraud", rasterized=True)
+        # The root of the density: there are many more days in the tropics than in the north.
+        ax.pcolormesh(headings, latitudes, density**0.5, cmap="Blues", shading="gouraud", rasterized=True)
         ax.plot(test.heading.rad2deg(), test.latitude, ".", color="0.15", markersize=2.5)
         ax.set_title(name, fontsize="medium")
     right = axes[-1]
@@ -214,7 +215,7 @@ def draw(posteriors: dict[str, Values], samples: Values, test: StormDays, path: 
     right.axvline(0, color="0.6", linewidth=0.8)
     right.set_title("mean direction, NUTS, median and 90%", fontsize="medium")
     for ax in axes:
-        ax.set(xlim=(-180, 180), xlabel="direction of motion")
+        ax.set(xlim=(-180, 180), ylim=(latitudes[0], latitudes[-1]), xlabel="direction of motion")
         ax.set_xticks([-180, -90, 0, 90, 180], ["S", "W", "N", "E", "S"])
     axes[0].set_ylabel("latitude (degrees north)")
     plotting.save(figure, path, dpi=150)

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import pkgutil
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,11 +165,30 @@ def test_every_public_name_is_in_the_api_pages() -> None:
     assert not missing, f"give these an entry in docs/api: {sorted(missing)}"
 
 
+COMMAND = re.compile(r"(?:\$ |`)(?:python|torchrun [-\w ]+) examples/(\w+)\.py([^`#\n]*)")
+COMMANDS = sorted(
+    {found for path in [ROOT / "README.md", *PAGES] for found in COMMAND.findall(path.read_text("utf-8"))}
+)
+
+
+@pytest.mark.parametrize(("example", "options"), COMMANDS, ids=["".join(command) for command in COMMANDS])
+def test_commands_have_options_that_the_example_knows(
+    example: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    for name in ("my.edges", "my_points.npy", "cells.h5ad"):  # the reader's own
+        (tmp_path / name).write_text("0 1\n")
+    arguments = shlex.split(options.replace("--device cuda", "--device cpu"))
+    importlib.import_module(example).parser().parse_args(arguments)
+
+
 def test_every_example_is_on_its_page() -> None:
     page = (DOCS / "examples.rst").read_text()
     names = [path.name for path in (ROOT / "examples").glob("*.py")]
     assert names
-    assert not [name for name in names if f"python examples/{name}" not in page]
+    assert not [name for name in names if not re.search(rf"\$ (python|torchrun .*) examples/{name}", page)]
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

@@ -41,15 +41,17 @@ def contract_tests() -> list[str]:
     """Those that every law passes: they take a case and nothing else."""
     found = {name: test for name, test in vars(test_contract).items() if name.startswith("test_")}
     over_all = [
-        name for name, test in found.items() if over_laws(test) and list(inspect.signature(test).parameters) == ["case"]
+        name
+        for name, test in found.items()
+        if over_distributions(test) and list(inspect.signature(test).parameters) == ["case"]
     ]
     assert len(over_all) > 5
     return over_all
 
 
-def over_laws(test: object) -> bool:
+def over_distributions(test: object) -> bool:
     marks = getattr(test, "pytestmark", [])
-    return any(mark.args[0] == "case" and mark.args[1] is test_contract.LAWS for mark in marks)
+    return any(mark.args[0] == "case" and mark.args[1] is test_contract.DISTRIBUTIONS for mark in marks)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,6 @@
 """Draw ``docs/figures/projected_latents.png``: latents of MNIST in 5, 10 and 20 dimensions, projected to the disc.
 
-    python examples/mnist_svi.py --latent-dim 5 --num-epochs 5 --iwae-samples 0 --fast --output-dir outputs/mnist-5
+    python examples/mnist_svi.py --space p5 --num-epochs 5 --iwae-samples 0 --fast --output-dir outputs/mnist-5
     (and so on for 10 and 20)
     python docs/figures/projected_latents.py outputs/mnist-5 outputs/mnist-10 outputs/mnist-20
 
@@ -39,7 +39,7 @@ def main(args: argparse.Namespace) -> None:
     for column, folder in zip(axes.T, args.folders, strict=True):
         state = load_checkpoint(folder / "checkpoint.pt", map_location="cpu")
         vae = mnist_svi.build_model(argparse.Namespace(**state["options"]))
-        vae.load_state_dict(state["models"][0])
+        vae.load_state_dict(state["state"]["model"])
         test = datasets.mnist(state["options"]["data_dir"], train=False)
         with torch.no_grad():
             z = vae.encode(test.images[:DIGITS]).mean

@@ -71,8 +71,8 @@ def from_anndata(
         ValueError: for a layer or column that is not there, and for a batch that is not among ``batches``.
     """
     if layer is not None and layer not in adata.layers:
-        known = sorted(name for name in adata.layers if name is not None)  # anndata 0.13 lists X under None
-        raise ValueError(f"layer must be one of {known}, got {layer!r}.")
+        names = sorted(name for name in adata.layers if name is not None)  # anndata 0.13 lists X under None
+        raise ValueError(f"layer must be one of {names}, got {layer!r}.")
     x = adata.X if layer is None else adata.layers[layer]
     if x is None:
         raise ValueError("adata has no X; name the layer that holds the counts.")

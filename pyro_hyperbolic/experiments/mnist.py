@@ -26,7 +26,7 @@ class MnistCell(Cell):
     """One auto-encoder.
 
     :param latent_dim: dimension of the latent space.
-    :param law: of prior and posterior: ``"euclidean"``, ``"wrapped"`` or ``"riemannian"``.
+    :param law: prior and posterior: ``"euclidean"``, ``"wrapped"`` or ``"riemannian"``.
     :param curvature: ``c``; 0 for the Euclidean model, the initial one where it is learned.
     :param posterior_scale: ``"isotropic"`` (the paper's) or ``"diagonal"``.
     :param learn_curvature: learn ``c``.
@@ -35,7 +35,7 @@ class MnistCell(Cell):
     """
 
     latent_dim: int
-    law: str
+    law: str  # the raw runs are kept under this name, which is part of their keys
     curvature: float
     posterior_scale: str = "isotropic"
     learn_curvature: bool = False

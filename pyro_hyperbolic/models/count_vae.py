@@ -60,7 +60,7 @@ class CountVAE(HyperbolicVAE):
             raise ValueError(f"target_sum must be positive, got {target_sum!r}.")
         if batches is not None:
             if options.get("covariates") is not None:
-                raise ValueError("batches are the covariate 'batch'; give it among covariates, and no batches.")
+                raise ValueError("batches is the covariate 'batch'; give it among covariates, and leave batches out.")
             options["covariates"] = Covariates(batch=OneHot(batches))
         super().__init__(manifold, latent_dim, num_features, hidden_dim, likelihood=likelihood, **options)
         self.target_sum = float(target_sum)

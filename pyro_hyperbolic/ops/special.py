@@ -210,10 +210,10 @@ def _smooth(u: Tensor, coefficients: list[float], radius: float, above: Function
     out = _horner(coefficients, torch.where(small, u, 0.0))
     if sign >= 0:
         other = small if sign > 0 else u < border
-        out = torch.where(other, out, above(torch.where(other, 1.0, u).sqrt()))
+        out = torch.where(other, out, above(u.masked_fill(other, 1.0).sqrt()))
     if sign <= 0:
         other = small if sign < 0 else u > -border
-        out = torch.where(other, out, below(torch.where(other, 1.0, -u).sqrt()))
+        out = torch.where(other, out, below((-u).masked_fill(other, 1.0).sqrt()))
     return out
 
 
@@ -246,7 +246,7 @@ def safe_norm(x: Tensor) -> Tensor:
     """Euclidean norm over the last dimension, which is kept; derivative 0 at 0, to every order."""
     square = squared_norm(x)
     zero = square == 0
-    return torch.where(zero, torch.zeros_like(square), torch.where(zero, 1.0, square).sqrt())
+    return square.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
 
 
 def unit(x: Tensor) -> Tensor:

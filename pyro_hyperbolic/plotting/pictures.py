@@ -47,7 +47,7 @@ def images(batch: Tensor, columns: int | None = None, ax: Axes | None = None, **
     if columns is None:
         columns = math.ceil(math.sqrt(count))
     if columns < 1:
-        raise ValueError(f"columns must be at least 1, got {columns}; leave it out for a square grid.")
+        raise ValueError(f"columns must be a positive integer, got {columns}; leave it out for a square grid.")
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     # nan is not drawn: the gaps and the empty places show the background.

@@ -256,7 +256,7 @@ ANGULAR = [
 ]
 SPHERES = [SphereCase(1), SphereCase(2), SphereCase(5)]
 
-LAWS = [*NORMALS, *RADII, *SPHERES, *ANGULAR]
+DISTRIBUTIONS = [*NORMALS, *RADII, *SPHERES, *ANGULAR]
 WITH_PARAMETERS = [*NORMALS, *RADII, *ANGULAR]
 ISOTROPIC = [case for case in NORMALS if case.is_isotropic]
 CURVED = [case for case in NORMALS if case.c > 0]

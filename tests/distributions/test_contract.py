@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
 from tests.distributions.cases import (
-    LAWS,
+    DISTRIBUTIONS,
     NORMALS,
     ON_THE_BALL,
     RADII,
@@ -22,12 +22,12 @@ from tests.distributions.cases import (
 )
 from tests.helpers import DTYPES, ROUNDING
 
-every_law = pytest.mark.parametrize("case", LAWS, ids=str)
+every_distribution = pytest.mark.parametrize("case", DISTRIBUTIONS, ids=str)
 every_normal = pytest.mark.parametrize("case", NORMALS, ids=str)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
-@pytest.mark.parametrize(("case", "first", "second", "batch"), with_shapes(LAWS), ids=str)
+@pytest.mark.parametrize(("case", "first", "second", "batch"), with_shapes(DISTRIBUTIONS), ids=str)
 def test_shapes(case, first, second, batch):
     if getattr(case, "kind", None) == "number":
         batch = first  # its scale has no batch
@@ -40,14 +40,14 @@ def test_shapes(case, first, second, batch):
         assert law.log_prob(sample).shape == sample_shape + batch
 
 
-@every_law
+@every_distribution
 def test_sample_shape_may_be_any_sequence(case):
     law = case.make((3,))
     for kind in (list, tuple, torch.Size):
         assert law.sample(kind([2])).shape == (2, 3, *case.event_shape)
 
 
-@every_law
+@every_distribution
 def test_empty_batch(case):
     # torch cannot validate an empty batch of matrices.
     law = case.make((0,), validate_args=False if getattr(case, "kind", None) == "full" else None)
@@ -64,7 +64,7 @@ def test_sample_has_no_graph(case):
 
 
 @every_dtype
-@every_law
+@every_distribution
 def test_dtype_is_kept(case, dtype):
     law = case.make((3,), dtype=dtype)
     sample = law.rsample((2,))
@@ -81,7 +81,7 @@ def test_dtype_is_that_of_loc_whatever_that_of_c(case, dtype):
 
 
 @every_dtype
-@every_law
+@every_distribution
 def test_samples_are_in_the_support(case, dtype):
     law = case.make((3,), dtype=dtype)
     inside = law.support.check(law.rsample((1000,)))
@@ -89,14 +89,14 @@ def test_samples_are_in_the_support(case, dtype):
     assert inside.all()
 
 
-@every_law
+@every_distribution
 def test_support_has_the_event_dimension(case):
     law = case.make()
     assert law.support.event_dim == law.event_dim == len(case.event_shape)
 
 
 @every_dtype
-@every_law
+@every_distribution
 def test_parameters_satisfy_their_constraints(case, dtype):
     law = case.make((3,), dtype=dtype)
     for name, constraint in law.arg_constraints.items():
@@ -144,7 +144,7 @@ def test_variance_is_that_of_samples(case):
     assert (error < 5 * square.std(0) / 20_000**0.5 + ROUNDING[torch.float64]).all()
 
 
-@every_law
+@every_distribution
 def test_log_prob_broadcasts_values_against_the_batch(case):
     law = case.make((3,))
     values = case.make().sample((4, 1))
@@ -154,7 +154,7 @@ def test_log_prob_broadcasts_values_against_the_batch(case):
     torch.testing.assert_close(log_prob, expected)
 
 
-@every_law
+@every_distribution
 def test_log_prob_broadcasts_one_law_over_many_values(case):
     law = case.make()
     values = law.sample((2, 5))
@@ -163,7 +163,7 @@ def test_log_prob_broadcasts_one_law_over_many_values(case):
 
 
 @pytest.mark.parametrize("validate_args", [True, False])
-@every_law
+@every_distribution
 def test_expand_keeps_type_and_validation(case, validate_args):
     law = case.make((3,), validate_args=validate_args).expand((2, 3))
     assert type(law) is case.law
@@ -171,7 +171,7 @@ def test_expand_keeps_type_and_validation(case, validate_args):
     assert (law.batch_shape, law.event_shape) == ((2, 3), case.event_shape)
 
 
-@every_law
+@every_distribution
 def test_expand_repeats_the_parameters(case):
     law = case.make((3, 1))
     expanded = law.expand((2, 3, 4))
@@ -181,7 +181,7 @@ def test_expand_repeats_the_parameters(case):
         torch.testing.assert_close(getattr(expanded, name), parameter, rtol=0, atol=0)
 
 
-@every_law
+@every_distribution
 def test_expand_keeps_the_density(case):
     law = case.make((3,))
     expanded = law.expand((2, 3))
@@ -190,13 +190,13 @@ def test_expand_keeps_the_density(case):
     torch.testing.assert_close(expanded.mean, law.mean.expand_as(expanded.mean))
 
 
-@every_law
+@every_distribution
 def test_expanded_samples_differ_along_the_new_dimension(case):
     sample = case.make((3,)).expand((40, 3)).rsample()
     assert (sample.amax(0) > sample.amin(0)).all()
 
 
-@every_law
+@every_distribution
 def test_expand_of_a_subclass_is_of_the_subclass(case):
     subclass = type("Sub", (case.law,), {})
     law = case.make((3,))
@@ -204,13 +204,13 @@ def test_expand_of_a_subclass_is_of_the_subclass(case):
     assert type(law.expand((2, 3))) is subclass
 
 
-@every_law
+@every_distribution
 def test_expand_by(case):
     law = case.make((3,))
     assert law.expand_by((2, 4)).batch_shape == (2, 4, 3)
 
 
-@every_law
+@every_distribution
 def test_to_event(case):
     law = case.make((2, 3))
     value = law.sample((5,))
@@ -221,7 +221,7 @@ def test_to_event(case):
         torch.testing.assert_close(joint.log_prob(value), expected)
 
 
-@every_law
+@every_distribution
 def test_torch_independent(case):
     law = case.make((2, 3))
     joint = torch.distributions.Independent(law, 1)
@@ -231,7 +231,7 @@ def test_torch_independent(case):
     assert joint.support.check(sample).all()
 
 
-@every_law
+@every_distribution
 def test_mask(case):
     law = case.make((3,))
     value = law.sample()
@@ -240,7 +240,7 @@ def test_mask(case):
 
 
 @pytest.mark.parametrize("family", [dist.MixtureSameFamily, torch.distributions.MixtureSameFamily])
-@every_law
+@every_distribution
 def test_mixture_density_is_a_weighted_sum(case, family):
     components = case.make((2, 4))
     weights = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]], dtype=torch.float64)
@@ -252,7 +252,7 @@ def test_mixture_density_is_a_weighted_sum(case, family):
     torch.testing.assert_close(mixture.log_prob(sample), each.logsumexp(-1))
 
 
-@every_law
+@every_distribution
 def test_pickle(case):
     law = case.make((3,))
     value = law.rsample()
@@ -262,7 +262,7 @@ def test_pickle(case):
     torch.testing.assert_close(again.log_prob(value), law.log_prob(value.clone()), rtol=0, atol=0)
 
 
-@every_law
+@every_distribution
 def test_deepcopy_draws_the_same(case):
     law = case.make((3,))
     law.rsample()
@@ -298,13 +298,13 @@ def test_deepcopy_with_a_curvature_in_training(case):
     torch.testing.assert_close(gradient, torch.autograd.grad(law.log_prob(value), c)[0])
 
 
-@every_law
+@every_distribution
 def test_repr_names_law_and_parameters(case):
     law = case.make((3,))
     assert all(name in repr(law) for name in [case.law.__name__, *law.arg_constraints])
 
 
-@every_law
+@every_distribution
 def test_a_seed_determines_the_samples(case):
     law = case.make((3,))
     torch.manual_seed(5)
@@ -333,13 +333,13 @@ def _reads(case, validate_args):
     return reads.count
 
 
-@every_law
+@every_distribution
 def test_validation_off_reads_nothing_on_the_host(case):
     case.make((3,)).rsample()  # tables are made once, and kept
     assert _reads(case, validate_args=False) == 0
 
 
-@every_law
+@every_distribution
 def test_validation_on_reads_values(case):
     assert _reads(case, validate_args=True) > 0
 
@@ -372,7 +372,7 @@ def test_third_positional_argument_is_the_manifold():
 @every_normal
 def test_variance_of_coordinates_is_refused(case):
     with pytest.raises(
-        NotImplementedError, match=r"no lengths.* see (covariance_matrix|mean and variance of (Hyper|Spher))"
+        NotImplementedError, match=r"not lengths.* see (covariance_matrix|mean and variance of (Hyper|Spher))"
     ):
         _ = case.make().variance
 
@@ -386,7 +386,7 @@ def test_infer_shapes(case, first, second, batch):
 
 
 def test_shapes_of_a_sphere_cannot_be_inferred():
-    with pytest.raises(NotImplementedError, match="number dim"):
+    with pytest.raises(NotImplementedError, match="the event shape is dim"):
         hdist.HypersphericalUniform.infer_shapes()
 
 
@@ -395,7 +395,7 @@ def test_repr_names_the_manifold(case):
     assert repr(case.manifold) in repr(case.make((3,)))
 
 
-@every_law
+@every_distribution
 def test_expand_to_a_wrong_shape(case):
     law = case.make().expand([2, 4])
     for shape in ([3], [2, 3], [4, 2], []):

@@ -4,21 +4,21 @@ import pytest
 import torch
 
 import pyro_hyperbolic.distributions as hdist
-from tests.distributions.cases import LAWS, ONE_TO_ONE, RADII, WINDING, RadiusCase, tensors
+from tests.distributions.cases import DISTRIBUTIONS, ONE_TO_ONE, RADII, WINDING, RadiusCase, tensors
 from tests.helpers import ROUNDING
 
 OPEN_RADII = [case for case in RADII if case.law is hdist.HyperbolicRadius]
-every_law = pytest.mark.parametrize("case", LAWS, ids=str)
+every_distribution = pytest.mark.parametrize("case", DISTRIBUTIONS, ids=str)
 
 
-@every_law
+@every_distribution
 def test_entropy_of_an_empty_batch(case):
     if case not in WINDING:
         law = case.make((0,), validate_args=False if getattr(case, "kind", None) == "full" else None)
         assert law.entropy().shape == (0,)
 
 
-@every_law
+@every_distribution
 def test_entropy_is_that_of_samples(case):
     law = case.make((3,))
     if case in WINDING:

@@ -19,9 +19,9 @@ from pyro.infer import (
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Lorentz, PoincareBall
-from tests.distributions.cases import LAWS, NORMALS, tensors
+from tests.distributions.cases import DISTRIBUTIONS, NORMALS, tensors
 
-every_law = pytest.mark.parametrize("case", LAWS, ids=str)
+every_distribution = pytest.mark.parametrize("case", DISTRIBUTIONS, ids=str)
 every_normal = pytest.mark.parametrize("case", NORMALS, ids=str)
 
 
@@ -30,7 +30,7 @@ def _radial(case, z):
     return case.manifold.dist0(z)
 
 
-@every_law
+@every_distribution
 def test_trace_records_the_density(case):
     law = case.make((3,))
     trace = poutine.trace(lambda: pyro.sample("z", law.to_event(1))).get_trace()
@@ -39,7 +39,7 @@ def test_trace_records_the_density(case):
     torch.testing.assert_close(site["log_prob"], law.log_prob(site["value"].clone()).sum())
 
 
-@every_law
+@every_distribution
 def test_observed_site(case):
     law = case.make()
     data = law.sample()
@@ -48,7 +48,7 @@ def test_observed_site(case):
     torch.testing.assert_close(trace.log_prob_sum(), law.log_prob(data))
 
 
-@every_law
+@every_distribution
 def test_condition(case):
     law = case.make()
     data = law.sample()
@@ -57,7 +57,7 @@ def test_condition(case):
     torch.testing.assert_close(trace.log_prob_sum(), law.log_prob(data))
 
 
-@every_law
+@every_distribution
 def test_replay_scores_the_value_of_one_law_by_another(case):
     guide = poutine.trace(lambda: pyro.sample("z", case.make((3,)).expand((2, 3)).to_event(2))).get_trace()
     law = case.make((3,))
@@ -69,7 +69,7 @@ def test_replay_scores_the_value_of_one_law_by_another(case):
     torch.testing.assert_close(model.log_prob_sum(), law.log_prob(value.clone()).sum())
 
 
-@every_law
+@every_distribution
 def test_block_hides_the_site(case):
     def model():
         pyro.sample("z", case.make())
@@ -78,7 +78,7 @@ def test_block_hides_the_site(case):
     assert list(poutine.trace(poutine.block(model, hide=["z"])).get_trace().stochastic_nodes) == ["x"]
 
 
-@every_law
+@every_distribution
 def test_plate_expands_the_law(case):
     def model():
         with pyro.plate("a", 3, dim=-1), pyro.plate("b", 2, dim=-2):
@@ -90,7 +90,7 @@ def test_plate_expands_the_law(case):
     assert trace.nodes["z"]["log_prob"].shape == (2, 3)
 
 
-@every_law
+@every_distribution
 def test_subsampling_plate_scales_the_density(case):
     law = case.make()
     data = law.sample((10,))
@@ -103,7 +103,7 @@ def test_subsampling_plate_scales_the_density(case):
     torch.testing.assert_close(poutine.trace(model).get_trace().log_prob_sum(), expected)
 
 
-@every_law
+@every_distribution
 def test_mask_handler(case):
     law = case.make((3,))
 
@@ -116,7 +116,7 @@ def test_mask_handler(case):
     torch.testing.assert_close(trace.log_prob_sum(), expected)
 
 
-@every_law
+@every_distribution
 def test_predictive_in_parallel(case):
     def model():
         with pyro.plate("a", 3):

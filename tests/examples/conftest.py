@@ -22,11 +22,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
+def _one_thread_and_dtype() -> Iterator[None]:
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     torch.set_num_threads(1)
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,11 +26,9 @@ BALL = PoincareBall(1.0)
 
 
 @pytest.fixture(autouse=True)
-def _dtype() -> Iterator[None]:
+def _double() -> None:
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(scope="module")

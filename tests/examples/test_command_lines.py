@@ -96,7 +96,7 @@ OWN_MISTAKES = [
     ("mnist_ensemble", "--seeds 0-3,2", "argument --seeds: must be seeds that differ, got '0-3,2'"),
     ("mnist_ensemble", "--resume --output-dir damaged", "checkpoint.pt is not a checkpoint of this package"),
     ("mnist_distributed", "--num-epochs 3", "start the program with `torchrun --nproc-per-node N`"),
-    ("curvature_of_data", "--leaves 4 --dims 4", "distances must be"),
+    ("curvature_of_data", "--leaves 5 --dims 2 5", "--dims must be less than the number of --leaves, got 5 and 5"),
     ("densities", "--resolution 1", "argument --resolution: must be a whole number of at least 2, got '1'"),
     ("densities", "--format gif", "argument --format: invalid choice: 'gif'"),
     ("inference_swaps", "--methods magic", "argument --methods: invalid choice: 'magic'"),

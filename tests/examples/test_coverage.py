@@ -47,5 +47,5 @@ def test_examples_are_alike(name: str) -> None:
     assert documentation.split("\n")[0].endswith(".")
     assert f"python examples/{name}.py" in documentation
     functions = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
-    assert "parser" in functions
-    assert "main" in functions or "main = command(parser, run)" in {ast.unparse(node) for node in module.body}
+    assert {"run", "parser"} <= functions
+    assert "main = command(parser, run)" in {ast.unparse(node) for node in module.body}

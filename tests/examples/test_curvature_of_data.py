@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 
 TINY = "--leaves 8 --dims 2 3 --num-steps 30 --warmup 3 --num-samples 4 --chains 2 --max-tree-depth 2"
-
-
-@pytest.fixture(autouse=True)
-def _dtype() -> Iterator[None]:
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(scope="module")

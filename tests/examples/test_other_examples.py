@@ -179,7 +179,7 @@ def test_link_prediction_repeats_no_finished_seed(
     assert parts["summary"] == whole["summary"]
 
 
-@pytest.mark.parametrize("options", ["", pytest.param("--warm-up 0 --latent-dim 3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("options", ["", pytest.param("--warm-up 0 --space p3", marks=pytest.mark.slow)])
 def test_conv_vae_runs(options: str, load_example: Load, digits: Path, tmp_path: Path) -> None:
     conv = load_example("conv_vae")
     tiny = "--channels 2 --num-epochs 3 --batch-size 50 --warm-up 5 --iwae-samples 3 --learning-rate 0.01 --device cpu"

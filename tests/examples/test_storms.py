@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -14,12 +14,6 @@ import torch
 from pyro_hyperbolic.datasets import storms
 
 TINY = "--components 1 2 --num-steps 3 --starts 1 --warmup 1 --num-samples 4 --chains 2"
-
-
-@pytest.fixture(autouse=True)
-def _dtype() -> Iterator[None]:
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(scope="module")

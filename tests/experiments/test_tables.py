@@ -257,7 +257,8 @@ class TestReport:
             store.append(Job(table, cell, 0), metrics={"negative_iwae": loss}, seconds=1.0, machine=MACHINE)
         write_report(table, store, tmp_path)
         text = (tmp_path / "choices.md").read_text()
-        assert "is gain 0.5, spread 1, learning rate 0.001. In use is gain 2, spread 1, learning rate 0.0005." in text
+        assert "is gain 0.5, spread 1, learning rate 0.001. In use is gain 2, spread 1, learning rate 0.0005; " in text
+        assert "the best is 2.00 nats better on average.\n" in text
         rows = {line.split(" | ")[0]: line for line in text.splitlines()}
         assert rows["| **gain 0.5, spread 1, learning rate 0.001**"].endswith("| 2.00 |")
         assert "0 of 1 finite" in rows["| gain 1, spread 1, learning rate 0.001"]

@@ -41,12 +41,18 @@ class Example(NamedTuple):
     calls: list[Call]
 
 
+@functools.cache
+def digits() -> tuple[Tensor, Tensor]:
+    images, labels = mnist(bundled=True)
+    return images, labels
+
+
 def images(count: int = 48) -> tuple[Tensor, Tensor]:
     """Digits of 14 by 14 pixels and their labels, one-hot."""
-    digits, labels = mnist(bundled=True)
-    every = len(digits) // count
-    digits, labels = digits[::every][:count], labels[::every][:count]
-    small = nn.functional.avg_pool2d(digits.unsqueeze(1), 2).squeeze(1)
+    all_images, labels = digits()
+    every = len(labels) // count
+    chosen, labels = all_images[::every][:count], labels[::every][:count]
+    small = nn.functional.avg_pool2d(chosen.unsqueeze(1), 2).squeeze(1)
     return small.to(torch.get_default_dtype()), nn.functional.one_hot(labels, 10).to(torch.get_default_dtype())
 
 

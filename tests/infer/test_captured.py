@@ -60,5 +60,5 @@ def test_argument_that_is_no_plain_value(x, replayed):
             super().guide(x)
 
     svi = trainer(FastSVI, Anything(), capture=True)
-    with pytest.raises(ValueError, match="must be a tensor or a plain value, got one of type bytearray"):
+    with pytest.raises(ValueError, match="must be a tensor or a plain value, got bytearray"):
         losses(svi, x, bytearray(2))

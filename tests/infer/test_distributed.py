@@ -167,7 +167,7 @@ class TestErrors:
     def test_tensors_must_be_a_batch(self, args: tuple[Tensor, ...]) -> None:
         module = vae()
         svi = DistributedSVI(module.model, module.guide, adam(), Trace_ELBO())
-        with pytest.raises(ValueError, match="must have one non-zero length"):
+        with pytest.raises(ValueError, match="must have the same non-zero length"):
             svi.step(*args)
 
     def test_parameters_must_belong_to_a_module(self) -> None:

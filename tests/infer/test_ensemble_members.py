@@ -85,7 +85,7 @@ def test_learning_rates_with_options_per_parameter(x):
 
 def test_tensor_without_members(x):
     svi = EnsembleSVI([(Slope(), SlopeGuide()) for _ in range(2)], adam(), Trace_ELBO())
-    with pytest.raises(ValueError, match="a tensor without dimensions has none over members"):
+    with pytest.raises(ValueError, match="a tensor without dimensions has no part per member"):
         svi.step(torch.tensor(1.0))
 
 

@@ -422,9 +422,9 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("loss", "message"),
         [
-            (Trace_ELBO().loss, "loss must return a tensor, got one of type float.*loss=Trace_ELBO"),
+            (Trace_ELBO().loss, "loss must return a tensor, got float.*loss=Trace_ELBO"),
             (lambda *args: torch.zeros(2, requires_grad=True), r"must return one number, got shape \(2,\)"),
-            (lambda *args: Trace_ELBO().differentiable_loss(*args).detach(), "without a graph.*do not detach"),
+            (lambda *args: Trace_ELBO().differentiable_loss(*args).detach(), "without gradients.*do not detach"),
         ],
     )
     def test_function_that_is_no_loss(self, loss, message):

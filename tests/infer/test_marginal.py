@@ -488,11 +488,11 @@ class TestMistakes:
             log_marginal_likelihood(vae.model, vae.guide, x, num_samples=20, subsample_size=3)
 
     DATA = {
-        "empty": ((torch.zeros(0),), {}, "one non-zero length"),
-        "no tensor": ((), {}, "one non-zero length"),
-        "two lengths": ((torch.zeros(3), torch.zeros(4)), {}, "one non-zero length"),
+        "empty": ((torch.zeros(0),), {}, "same non-zero length"),
+        "no tensor": ((), {}, "same non-zero length"),
+        "two lengths": ((torch.zeros(3), torch.zeros(4)), {}, "same non-zero length"),
         "two lengths, by keyword": ((torch.zeros(3),), {"y": {"a": torch.zeros(4)}}, r"length.* got \[3, 4\]"),
-        "no dimension": ((torch.zeros(()),), {}, "one non-zero length"),
+        "no dimension": ((torch.zeros(()),), {}, "same non-zero length"),
         "number of samples without its keyword": ((torch.zeros(3), 20), {}, "num_samples=20 if it is the number of"),
     }
 

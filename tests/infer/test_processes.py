@@ -59,7 +59,7 @@ def test_timeout_must_be_positive() -> None:
 def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "2")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ValueError, match="process 2 of this machine has no GPU, of which there are 2"):
+    with pytest.raises(ValueError, match="process 2 of this machine has no GPU: there are 2"):
         torchrun_place("cuda")
 
 

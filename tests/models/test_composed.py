@@ -217,7 +217,7 @@ class TestCounts:
         ("options", "message"),
         [
             ({"target_sum": 0.0}, "target_sum must be positive, got 0.0"),
-            ({"batches": 2, "covariates": Covariates(sex=OneHot(2))}, "batches are the covariate 'batch'"),
+            ({"batches": 2, "covariates": Covariates(sex=OneHot(2))}, "batches is the covariate 'batch'"),
             ({"likelihood": "normal"}, "size_factors scale the means of counts"),
         ],
     )

@@ -30,5 +30,5 @@ def test_errors() -> None:
         plotting.images(torch.rand(4, 784))
     with pytest.raises(ValueError, match=r"got \(4, 3, 8, 8\)"):
         plotting.images(torch.rand(4, 3, 8, 8))
-    with pytest.raises(ValueError, match="columns must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="columns must be a positive integer, got 0"):
         plotting.images(torch.rand(4, 8, 8), columns=0)

@@ -58,7 +58,9 @@ def choices(results: Results) -> tuple[str, Figure]:
     head = ["", *(f"d = {d}, c = {c:g}" for d in DIMENSIONS for c in CURVATURES), "better than in use"]
     finding = "No setting has all its runs yet.\n\n"
     if best is not None:
-        finding = f"The best setting on held-out training images is {best}. In use is {used}.\n\n"
+        finding = f"The best setting on held-out training images is {best}. In use is {used}"
+        better = _difference(base, losses[best])
+        finding += f"; the best is {better} nats better on average.\n\n" if better and best != used else ".\n\n"
     notes = (
         f"\nNegative IWAE in nats on {results.experiment.held_out} training images that were not trained on; less is"
         f" better. Mean and 95% interval over runs. {GREY_LEVELS} The last column is the mean over dimensions and"

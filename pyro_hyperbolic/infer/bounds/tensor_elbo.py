@@ -71,7 +71,7 @@ def _checked(loss: TensorLoss) -> TensorLoss:
         value = loss(*args, **kwargs)
         if not isinstance(value, Tensor):
             raise ValueError(
-                f"loss must return a tensor, got one of type {type(value).__name__}; of an ELBO pass the object itself,"
+                f"loss must return a tensor, got {type(value).__name__}; of an ELBO pass the object itself,"
                 " as in loss=Trace_ELBO(), or its differentiable_loss."
             )
         if value.numel() != 1:

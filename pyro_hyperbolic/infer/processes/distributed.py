@@ -239,9 +239,8 @@ class DistributedSVI(FastSVI):
             )
         if not torch.equal(states[0], states[-1]):
             raise ValueError(
-                "the programs draw other random numbers when they run for the first time, as guides do that are made"
-                " from the model then, so that the processes could not begin as one would; run the guide once on a"
-                " batch before the first step."
+                "the programs draw other random numbers in their first run than later, as automatic guides do, so the"
+                " processes would begin differently; run the guide once on a batch before the first step."
             )
         return parameters
 
@@ -342,7 +341,7 @@ class DistributedSVI(FastSVI):
             mine = bool(failed)
             dist.all_reduce(failed)
             if bool(failed) and not mine:
-                raise ValueError("another process failed in what all have to do; see its error.")
+                raise ValueError("another process failed at the same point; see its error.")
 
     def _differ(self, content: str) -> bool:
         """Whether the processes have different contents."""

@@ -41,7 +41,7 @@ def torchrun_place(device: str | torch.device = "cpu") -> Place:
         index, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if index >= count:
             raise ValueError(
-                f"process {index} of this machine has no GPU, of which there are {count}; start at most so many."
+                f"process {index} of this machine has no GPU: there are {count}; start at most {count} processes."
             )
         torch.cuda.set_device(index)
         own = torch.device("cuda", index)

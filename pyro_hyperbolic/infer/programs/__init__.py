@@ -17,7 +17,7 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
     traces a function once and compiles the trace. ``explained`` turns what torch raises on the way into an error with
     the name of the last site and a remedy.
 ``aside``
-    is open around an evaluation that must leave no trace in the random numbers.
+    is open around an evaluation without gradients that must leave no trace in the random numbers.
 ``match``
     compares the sites of a guide with those of its model: whether they are the same, and live on the same manifold.
 

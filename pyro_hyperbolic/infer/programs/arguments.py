@@ -30,7 +30,7 @@ def signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for x in flat:
         if type(x).__hash__ is None:
             raise ValueError(
-                "an argument of a captured or compiled step must be a tensor or a plain value, got one of type"
+                "an argument of a captured or compiled step must be a tensor or a plain value, got"
                 f" {type(x).__name__}; turn what changes from step to step into tensors, bind what does not to the"
                 " programs by functools.partial, or use capture=False and compile=False."
             )
@@ -42,7 +42,8 @@ def length(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     sizes = {len(t) for t in split_tensors(args, kwargs)[0] if t.dim()}
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(
-            f"the tensors among the arguments must have one non-zero length, that of the data, got {sorted(sizes)}."
+            "the tensors among the arguments must have the same non-zero length, that of the data,"
+            f" got {sorted(sizes)}."
         )
     return sizes.pop()
 

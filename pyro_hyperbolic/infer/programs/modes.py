@@ -12,24 +12,24 @@ from torch.overrides import TorchFunctionMode
 
 
 class Unvalidated(Messenger):
-    """Laws that were made with validation, outside of the step, do without it while this is open."""
+    """Distributions that were made with validation, outside of the step, do without it while this is open."""
 
     def __enter__(self) -> Any:
-        self._laws: list[Any] = []
+        self._distributions: list[Any] = []
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> Any:
-        for law in self._laws:
-            law._validate_args = True
+        for distribution in self._distributions:
+            distribution._validate_args = True
         return super().__exit__(*error)
 
     def _pyro_sample(self, msg: Any) -> None:
-        law = msg["fn"]
-        while law is not None:
-            if getattr(law, "__dict__", {}).get("_validate_args"):
-                law._validate_args = False
-                self._laws.append(law)
-            law = getattr(law, "base_dist", None)
+        distribution = msg["fn"]
+        while distribution is not None:
+            if getattr(distribution, "__dict__", {}).get("_validate_args"):
+                distribution._validate_args = False
+                self._distributions.append(distribution)
+            distribution = getattr(distribution, "base_dist", None)
 
 
 class OutOfPlaceRandom(TorchFunctionMode):

@@ -186,7 +186,9 @@ class EnsembleSVI:
         :param chunk: how many triples of a member, a datum and a sample are held at a time.
         """
         if self._optimiser is None:
-            raise ValueError("evaluate members after the first step, or each by itself.")
+            raise ValueError(
+                "members can be evaluated together after the first step; call step first, or evaluate each by itself."
+            )
         check_arguments(args)
         template, (model, guide) = self._parts()
         inputs, rebuild = split_tensors(args, kwargs)
@@ -367,7 +369,7 @@ class EnsembleSVI:
     def _slice(args: tuple[Any, ...], kwargs: dict[str, Any], i: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         inputs, rebuild = split_tensors(args, kwargs)
         if any(t.dim() == 0 for t in inputs):
-            raise ValueError("a tensor without dimensions has none over members; give numbers, or use shared=True.")
+            raise ValueError("a tensor without dimensions has no part per member; pass a number, or use shared=True.")
         return rebuild([t[i] for t in inputs])
 
     def _apply_pending(self, optimiser: OneOptimiser) -> None:

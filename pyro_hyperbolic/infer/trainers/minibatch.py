@@ -80,8 +80,8 @@ class Minibatches:
             raise ValueError(f"members must be a positive integer, got {members}.")
         if members is not None and self._streams:
             raise ValueError(
-                "members need tensors; of data that are read from elsewhere give all members the same batches, by"
-                " step(..., shared=True)."
+                "members need tensors; for data that are read from elsewhere give all members the same batches,"
+                " with step(..., shared=True)."
             )
         if drop_last and self._size < batch_size:
             raise ValueError(

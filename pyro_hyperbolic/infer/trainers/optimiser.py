@@ -343,7 +343,9 @@ def _can_capture(possible: bool, constructor: Any, capture: bool | None, device:
         return wanted
     problem = f"steps of {constructor.__name__} cannot be captured in a CUDA graph"
     if capture is None:
-        warnings.warn(f"{problem} and run without; pyro.optim.Adam can be (clip_args clips).", stacklevel=5)
+        warnings.warn(
+            f"{problem} and run without one; pyro.optim.Adam can be captured (clip_args clips).", stacklevel=5
+        )
         return False
     raise ValueError(f"{problem}; use pyro.optim.Adam (clip_args clips), or capture=False.")
 
