@@ -52,5 +52,5 @@ def package(session: nox.Session) -> None:
     session.run("twine", "check", "--strict", source, wheel)
     session.install("--constraint", "constraints.txt", wheel)
     script = Path("tests", "use_wheel.py").resolve()
-    session.chdir(folder)  # where the package can only be the installed one
+    session.chdir(folder.parent)  # where the package can only be the installed one
     session.run("python", str(script), source, wheel, env=ENV)
