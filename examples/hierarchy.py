@@ -40,7 +40,7 @@ from tqdm.auto import tqdm
 
 from pyro_hyperbolic import PoincareBall, datasets, plotting
 from pyro_hyperbolic.analysis import hyperbolic_mds
-from pyro_hyperbolic.commands import Parser, command, input_file, output_file, positive
+from pyro_hyperbolic.commands import Parser, command, input_file, picture_file, positive
 from pyro_hyperbolic.geometry import DeltaHyperbolicity, delta_hyperbolicity, four_point_deltas
 from pyro_hyperbolic.models import VAE, EuclideanVAE, HyperbolicVAE
 
@@ -269,7 +269,7 @@ def parser() -> Parser:
     p.add_argument("--num-epochs", type=positive(int), default=5, help="of the auto-encoders of --mnist")
     p.add_seed()
     p.add_data_dir("the data")
-    p.add_argument("--output", type=output_file, default=Path("hierarchy.png"), help="file of the picture")
+    p.add_argument("--output", type=picture_file, default=Path("hierarchy.png"), help="file of the picture")
     return p
 
 

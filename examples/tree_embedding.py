@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic import PoincareBall, plotting
-from pyro_hyperbolic.commands import Parser, at_least, command, output_file, positive
+from pyro_hyperbolic.commands import Parser, at_least, command, picture_file, positive
 from pyro_hyperbolic.experiments.figures.trees import draw_tree, embed_tree, shortest_edge
 
 MOST_NODES = 3000  # the distances of all pairs are kept
@@ -107,7 +107,7 @@ def parser() -> Parser:
     shortest = "of an edge (default: the shortest with which branches do not meet)"
     p.add_argument("--edge-length", type=positive(float), help=shortest)
     p.add_argument("--curvature", type=positive(float), default=1.0, help="c > 0; the curvature is -c")
-    p.add_argument("--output", type=output_file, default=Path("tree_embedding.png"), help="file of the picture")
+    p.add_argument("--output", type=picture_file, default=Path("tree_embedding.png"), help="file of the picture")
     return p
 
 

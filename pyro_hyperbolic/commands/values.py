@@ -154,11 +154,16 @@ def folder(text: str) -> Path:
     return path
 
 
-def output_file(text: str) -> Path:
-    """A file that can be written, in a folder that is there."""
+def picture_file(text: str) -> Path:
+    """A picture that can be written, in a folder that is there."""
+    from matplotlib.backend_bases import FigureCanvasBase  # slow to import
+
     path = Path(text).expanduser()
     if path.is_dir():
         raise ArgumentTypeError(f"{path} is a folder; give a file")
+    formats = sorted(FigureCanvasBase.get_supported_filetypes())
+    if path.suffix[1:].lower() not in formats:
+        raise ArgumentTypeError(f"must end in one of {', '.join(formats)}, got {text!r}; for example figure.pdf")
     _require_parent(path)
     return path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import textwrap
 import types
 from collections.abc import Callable
@@ -39,7 +40,7 @@ VALUES: list[tuple[Callable[[str], Any], str, Any]] = [
     (commands.folder, "here", Path("here")),
     (commands.folder, "new", Path("new")),
     (commands.input_file, "full", Path("full")),
-    (commands.output_file, "here/picture.png", Path("here/picture.png")),
+    (commands.picture_file, "here/picture.png", Path("here/picture.png")),
 ]
 
 # type, text, what is said
@@ -68,8 +69,9 @@ MISTAKES: list[tuple[Callable[[str], Any], str, str]] = [
     (commands.input_file, "missing", "there is no file missing; check the path"),
     (commands.input_file, "here", "here is a folder; give a file"),
     (commands.input_file, "empty", "empty is empty; give another file"),
-    (commands.output_file, "here", "here is a folder; give a file"),
-    (commands.output_file, "missing/picture.png", "missing to make missing/picture.png in; make it first"),
+    (commands.picture_file, "here", "here is a folder; give a file"),
+    (commands.picture_file, "here/picture.txt", "got 'here/picture.txt'; for example figure.pdf"),
+    (commands.picture_file, "missing/picture.png", "missing to make missing/picture.png in; make it first"),
 ]
 
 
@@ -95,11 +97,11 @@ def test_mistakes(kind: Callable[[str], Any], text: str, message: str, tmp_path:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("kind", [commands.folder, commands.output_file])
+@pytest.mark.parametrize("kind", [commands.folder, commands.picture_file])
 def test_places_without_permission(kind: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     # The user who runs the tests may be allowed everything.
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
-    for text in ("here/new", "new"):
+    for text in ("here/new.png", "new.png"):
         with pytest.raises(argparse.ArgumentTypeError, match="cannot be written to; choose another folder"):
             kind(text)
 
@@ -260,8 +262,12 @@ def test_a_program_returns_its_result() -> None:
     ],
 )
 def test_interruptions_say_how_to_go_on(body: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match=r"^130$"):
-        program(body)(["x", "--output-dir", "here"])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background may ignore it
+    try:
+        with pytest.raises(SystemExit, match=r"^130$"):
+            program(body)(["x", "--output-dir", "here"])
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == f"\ncount.py: interrupted; {words}\n"
 
 

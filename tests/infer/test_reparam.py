@@ -233,7 +233,7 @@ def test_a_start_at_the_mean(chart, form):
     [
         (WrappedNormalReparam, law(CHARTS[0], "isotropic", hdist.RiemannianNormal), "RiemannianNormal, but Wrapped"),
         (RiemannianNormalReparam, law(CHARTS[0]), "WrappedNormal, but RiemannianNormalReparam"),
-        (ManifoldReparam, dist.Normal(0.0, 1.0), "Normal, which is no distribution of points"),
+        (ManifoldReparam, dist.Normal(0.0, 1.0), "Normal, which has no points of a manifold"),
     ],
 )
 def test_other_distributions_are_refused(reparam, fn, message):

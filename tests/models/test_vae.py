@@ -305,7 +305,7 @@ BAD_ARGUMENTS = {
     "dropout": ({"dropout": 1.0}, r"dropout must be at least 0 and less than 1, got 1.0"),
     "beta 0": ({"beta": 0.0}, r"beta must be a positive number or a WarmUp, got 0.0"),
     "beta name": ({"beta": "linear"}, r"beta must be a positive number or a WarmUp, got 'linear'"),
-    "likelihood of other data": ({"likelihood": LIKELIHOODS["poisson"]((5,))}, r"of shape \(5,\), not of \(6,\)"),
+    "likelihood of other data": ({"likelihood": LIKELIHOODS["poisson"]((5,))}, r"of shape \(6,\), got one for \(5,\)"),
     "manifold": ({"manifold": 1.0}, r"manifold must be a manifold, got 1.0"),
 }
 
