@@ -332,7 +332,8 @@ def grid_moments(statistic, volume=True):
 STATISTICS = {"radius": lambda v: v.norm(dim=-1), "first": lambda v: v[..., 0]}
 
 
-@pytest.mark.parametrize("chart", ["hyperboloid", pytest.param("ball", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("chart", ["hyperboloid", "ball"])
 def test_nuts_agrees_with_the_grid(chart):
     manifold, model = make_model(CHARTS[chart])
     kernel = NUTS(model, step_size=0.8, adapt_step_size=False, max_tree_depth=2)

@@ -83,7 +83,7 @@ def test_nuts_agrees_with_the_grid(law):
     _agrees(law, v.mean(0), v.std(0), mean_error=3.5 / n.sqrt(), sd_error=3.5 / (2 * n).sqrt())
 
 
-@every_prior
+@pytest.mark.parametrize("law", [hdist.WrappedNormal, pytest.param(hdist.RiemannianNormal, marks=pytest.mark.slow)])
 def test_autoguide_agrees_with_the_grid(law):
     model = _model(law)
     guide = AutoMultivariateNormal(model, init_scale=1.0)

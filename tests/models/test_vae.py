@@ -423,9 +423,8 @@ class TestBound:
         # Trained to where the latents say something: a KL near 0 would be above 0 for nothing.
         assert kls[-1][0] > 1.0
 
-    @pytest.mark.parametrize("law", ["wrapped", "riemannian"])
-    def test_divergence_stays_positive(self, law):
-        self.check(law, 200, 5e-3)
+    def test_divergence_stays_positive(self):
+        self.check("riemannian", 200, 5e-3)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("law", ["wrapped", "riemannian"])
