@@ -48,13 +48,13 @@ FREE_OPTIONS = ("num_epochs", "iwae_samples", "gyroplanes")  # may change when a
 class VAE(HyperbolicVAE):
     """The base class has the networks; its programs are these, with more options."""
 
-    def model(self, x: Tensor) -> None:  # type: ignore[override]
+    def model(self, x: Tensor) -> None:  # type: ignore[override]  # fewer options
         pyro.module("vae", self)
         with pyro.plate("data", len(x)):
             z = pyro.sample("z", self.prior())  # a normal at the origin of the latent space
             pyro.sample("x", self.decode(z), obs=x)  # Bernoulli pixels
 
-    def guide(self, x: Tensor) -> None:  # type: ignore[override]
+    def guide(self, x: Tensor) -> None:  # type: ignore[override]  # fewer options
         pyro.module("vae", self)
         with pyro.plate("data", len(x)):
             pyro.sample("z", self.encode(x))  # a normal at the point where the encoder puts the image

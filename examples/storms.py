@@ -110,8 +110,9 @@ def split(days: StormDays, seed: int) -> tuple[StormDays, StormDays, StormDays]:
     """Whole storms for training (60%), validation and test (20% each)."""
     names = days.storm.unique()
     order = names[torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))]
-    train, validation, test = order.tensor_split([int(0.6 * len(order)), int(0.8 * len(order))])
-    return tuple(days[torch.isin(days.storm, part)] for part in (train, validation, test))  # type: ignore[return-value]
+    parts = order.tensor_split([int(0.6 * len(order)), int(0.8 * len(order))])
+    train, validation, test = (days[torch.isin(days.storm, part)] for part in parts)
+    return train, validation, test
 
 
 def fit(setup: Setup, components: int, points: Tensor, args: argparse.Namespace) -> Values:

@@ -110,10 +110,10 @@ def explore_latents(
         vae: a trained auto-encoder, on any device.
         data: ``(N, *data_shape)``, on any device.
         path: file to write. The pages of a product have the number of the factor before the suffix, from 1 on.
-        labels: as of :func:`explore`.
-        names: as of :func:`explore`.
-        images: as of :func:`explore`.
-        **options: as of :func:`explore`.
+        labels: as in :func:`explore`.
+        names: as in :func:`explore`.
+        images: as in :func:`explore`.
+        **options: as in :func:`explore`.
 
     Returns:
         The pages.

@@ -48,12 +48,12 @@ def credible_regions(
         manifold: the ball.
         levels: the shares, between 0 and 1.
         ax: axes to draw on; a new disc by default.
-        extent: as of :func:`heatmap`.
+        extent: as in :func:`heatmap`.
         resolution: nodes on a side of the grid.
         filled: areas instead of their borders.
-        view: as of :func:`~pyro_hyperbolic.plotting.disc`.
-        center: the point in the middle, ``(2,)``; as of :func:`~pyro_hyperbolic.plotting.disc` by default.
-        **style: as of :meth:`matplotlib.axes.Axes.contour` or, if ``filled``, :meth:`~matplotlib.axes.Axes.contourf`
+        view: as in :func:`~pyro_hyperbolic.plotting.disc`.
+        center: the point in the middle, ``(2,)``; as in :func:`~pyro_hyperbolic.plotting.disc` by default.
+        **style: as in :meth:`matplotlib.axes.Axes.contour` or, if ``filled``, :meth:`~matplotlib.axes.Axes.contourf`
             (``colors``, ``linewidths``, ...). Colours are from the largest region to the smallest.
 
     Returns:

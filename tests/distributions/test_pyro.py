@@ -206,7 +206,8 @@ both_laws = pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.Riemannia
 both_charts = pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
 
 
-@pytest.mark.parametrize(("law", "chart"), [(hdist.WrappedNormal, PoincareBall), (hdist.RiemannianNormal, Lorentz)])
+@both_laws
+@both_charts
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_traced_bound(law, chart):
     manifold = chart(1.0)
