@@ -109,7 +109,10 @@ class Encoder(nn.Module):
             hidden = self.trunk(x if conditions is None else torch.cat([x, conditions], -1))
         else:
             hidden = self.trunk(x) if conditions is None else self.trunk(x, conditions)
-        return self.loc(hidden), F.softplus(self.scale(hidden))
+        # One product for both heads: they are thin, and a step is made of few large products and many small ones.
+        weight = torch.cat([self.loc.weight, self.scale.weight])
+        loc, scale = F.linear(hidden, weight).split([self.loc.out_features, self.scale.out_features], -1)
+        return loc + self.loc.bias, F.softplus(scale + self.scale.bias)
 
 
 class Decoder(nn.Module):

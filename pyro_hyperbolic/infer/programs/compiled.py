@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -15,17 +16,27 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+# What the compiler is asked for where it tunes products: that, and no table of timings for each of them.
+_TUNED = {
+    "max_autotune_gemm": True,
+    "autotune_num_choices_displayed": 0,
+    "max_autotune_report_choices_stats": False,
+}
+
 # Compiled graphs by what they compute, those last used at the end.
 _KNOWN: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
 _MOST_KNOWN = 64
 
 
-def compile_function(function: Callable[..., Any], *inputs: Any) -> Callable[..., Any]:
+def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = False) -> Callable[..., Any]:
     """``function`` traced on these inputs and compiled; of one shape, with all its Python run once.
 
     Dynamo cannot read a Pyro program (its handlers are context managers); tracing runs it. What the compiler fails on
     (it has bugs, and needs a toolchain) runs uncompiled, with a warning. Functions with the same trace share
     what was compiled: of an estimate that is repeated, or of another trainer of the same programs.
+
+    :param tune: on CUDA, time several kernels for every matrix product and take the fastest. It pays where products are
+        small, as those of one model are; those of an ensemble are best left to cuBLAS. Torch keeps the choices on disk.
     """
     from torch.fx.experimental.proxy_tensor import make_fx  # half a second, which only those who compile should pay
 
@@ -35,11 +46,13 @@ def compile_function(function: Callable[..., Any], *inputs: Any) -> Callable[...
     def flat(*leaves: Any) -> list[Any]:
         nonlocal out_spec
         out, out_spec = pytree.tree_flatten(function(*pytree.tree_unflatten(leaves, spec)))
-        return out
+        # Optimisers want the layout of the parameters, and compiled code can write it at once.
+        return [t.contiguous() if isinstance(t, Tensor) else t for t in out]
 
     with pyro.validation_enabled(False):
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
-    return _CompiledGraph(graph, out_spec)
+    is_tuned = tune and any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
+    return _CompiledGraph(graph, out_spec, _TUNED if is_tuned else {})
 
 
 class _CompiledGraph:
@@ -49,9 +62,9 @@ class _CompiledGraph:
     tensor of anyone and can be shared.
     """
 
-    def __init__(self, graph: torch.fx.GraphModule, out_spec: Any) -> None:
+    def __init__(self, graph: torch.fx.GraphModule, out_spec: Any, options: dict[str, Any]) -> None:
         self._constants = _lift_constants(graph)
-        self._graph, self._out_spec = graph, out_spec
+        self._graph, self._out_spec, self._options = graph, out_spec, options
         self._run: Callable[..., Any] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
@@ -65,9 +78,9 @@ class _CompiledGraph:
         if self._run is not None:
             _KNOWN[key] = self._run
             return self._run(*leaves)
-        compiled = torch.compile(self._graph, fullgraph=True, dynamic=False)
+        compiled = torch.compile(self._graph, fullgraph=True, dynamic=False, options=_known(self._options))
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _quiet():
                 # Advice of the compiler: whether products may be less exact is for the user to say.
                 warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
                 result = compiled(*leaves)
@@ -92,7 +105,26 @@ class _CompiledGraph:
         from torch._inductor import config  # slow to import, as above
 
         forms = tuple((t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in leaves)
-        return self._graph.code, forms, torch.compile, config.get_hash()
+        return self._graph.code, forms, torch.compile, config.get_hash(), tuple(self._options)
+
+
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that the installed compiler has."""
+    from torch._inductor import config  # slow to import, as above
+
+    return {name: value for name, value in options.items() if hasattr(config, name)}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the compiler says of kernels that it tried and could not use."""
+    log = logging.getLogger("torch._inductor.select_algorithm")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _lift_constants(graph: torch.fx.GraphModule) -> list[Tensor]:

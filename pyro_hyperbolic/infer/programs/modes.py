@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 
@@ -36,6 +37,7 @@ class OutOfPlaceRandom(TorchFunctionMode):
     """torch.distributions draws some noise in place, which ``vmap`` refuses; draw it out of place.
 
     It refuses ``.data`` too, of which Pyro's enumeration reads the shape, and recurrent networks, which become loops.
+    Cross entropies it takes apart into more operations than they need.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,6 +59,15 @@ def _exponential(t: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
     return -torch.log1p(-torch.rand(t.shape, dtype=t.dtype, device=t.device)) / lambd
 
 
+def _cross_entropy(
+    logits: Tensor, target: Tensor, weight: Any = None, pos_weight: Any = None, reduction: int = 1
+) -> Tensor:
+    if weight is not None or pos_weight is not None or reduction != 0:
+        return torch.binary_cross_entropy_with_logits(logits, target, weight, pos_weight, reduction)
+    # Beyond 40 a softplus is the number itself in every dtype.
+    return (1 - target) * logits + F.softplus(-logits, threshold=40)
+
+
 def _unrolled(network: Any, name: str) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         if isinstance(args[2], Tensor):
@@ -73,6 +84,7 @@ _OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
     torch.Tensor.uniform_: _uniform,
     torch.Tensor.exponential_: _exponential,
     torch.Tensor.data.__get__: torch.Tensor.detach,  # type: ignore[attr-defined]  # a descriptor
+    torch.binary_cross_entropy_with_logits: _cross_entropy,
     torch.rnn_tanh: _unrolled(torch.rnn_tanh, "rnn_tanh_input"),
     torch.rnn_relu: _unrolled(torch.rnn_relu, "rnn_relu_input"),
     torch.lstm: _unrolled(torch.lstm, "lstm_impl"),

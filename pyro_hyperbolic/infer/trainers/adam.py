@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
 BLOCK = 1024
+_ALIGNED = 16  # bytes; what the kernel assumes of every address
 _SPARE = 256  # tables of a shape that are kept for captures
 
 
@@ -56,8 +57,12 @@ class OneLaunch:
                 for t, state in zip(stepped, states, strict=True)
             ):
                 return False
+            for t in stepped:
+                assert t.grad is not None
+                if t.grad.data_ptr() % _ALIGNED:
+                    t.grad = t.grad.clone()  # a part of a larger gradient
             moved = [x for t, state in zip(stepped, states, strict=True) for x in _moved(t, state)]
-            if not all(x.is_contiguous() and x.data_ptr() % 16 == 0 for x in moved):
+            if not all(x.is_contiguous() and x.data_ptr() % _ALIGNED == 0 for x in moved):
                 return False
             if stepped:
                 parts.append((group, stepped, states))

@@ -385,7 +385,7 @@ class FastSVI:
             return loss.detach(), gradients, {name: t.detach() for name, t in run.buffers.items()}
 
         with explained("compiled", "use compile=False"):
-            return compile_function(gradients, self._values(), parameters.buffers, inputs), used
+            return compile_function(gradients, self._values(), parameters.buffers, inputs, tune=True), used
 
     def _compiled_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, set[str]]:
         assert self._parameters is not None
