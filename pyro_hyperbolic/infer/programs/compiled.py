@@ -83,6 +83,8 @@ class _CompiledGraph:
             with warnings.catch_warnings(), _quiet():
                 # Advice of the compiler: whether products may be less exact is for the user to say.
                 warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
+                # Of the compiler to its own authors, while it tunes.
+                warnings.filterwarnings("ignore", message="TypedStorage is deprecated", category=UserWarning)
                 result = compiled(*leaves)
         except torch._dynamo.exc.BackendCompilerFailed as error:
             # What a process of the compiler raised comes with its traceback, so the last line says most.
