@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pyro
@@ -23,8 +22,8 @@ pytestmark = pytest.mark.usefixtures("double")
 @pytest.fixture(autouse=True)
 def compiler(monkeypatch):
     """That of torch; in its place, what has been traced runs as it is."""
-    original = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
+    original = torch._inductor.compile
+    monkeypatch.setattr("torch._inductor.compile", lambda graph, *_: graph)
     return original
 
 
@@ -90,13 +89,17 @@ def test_training_mode_is_part_of_a_compiled_step(x):
 
 
 def test_compiler_that_fails(x, compiler, monkeypatch):
-    def backend(graph: Any, inputs: Any) -> Any:
+    def codegen(self: Any) -> Any:
         raise RuntimeError("PassManager::run failed")
 
     expected = losses(trainer(FastSVI, Net()), x)
-    monkeypatch.setattr(torch, "compile", partial(compiler, backend=backend))
+    monkeypatch.setattr("torch._inductor.compile", compiler)
+    monkeypatch.setattr("torch._inductor.graph.GraphLowering.codegen", codegen)
     svi = trainer(FastSVI, Net(), compile=True)
-    with pytest.warns(RuntimeWarning, match="PassManager::run failed.* run uncompiled") as caught:
+    with (
+        torch._inductor.config.patch(force_disable_caches=True),
+        pytest.warns(RuntimeWarning, match="PassManager::run failed.* run uncompiled") as caught,
+    ):
         actual = losses(svi, x)
     assert len([w for w in caught if w.category is RuntimeWarning]) == 1
     same(actual, expected, 1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import warnings
 from collections import OrderedDict
@@ -62,67 +63,74 @@ class _CompiledGraph:
     """A graph that is compiled by its first call, unless one that computes the same is known.
 
     What the trace has met beside its inputs (parameters, constants) becomes inputs too, so that compiled code holds no
-    tensor of anyone and can be shared.
+    tensor of anyone and can be shared. It is compiled once more for inputs of another layout.
     """
 
     def __init__(self, graph: torch.fx.GraphModule, out_spec: Any, options: dict[str, Any]) -> None:
         self._constants = _lift_constants(graph)
         self._graph, self._out_spec, self._options = graph, out_spec, options
-        self._run: Callable[..., Any] | None = None
+        self._runs: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *inputs: Any) -> Any:
         leaves = (*self._constants, *pytree.tree_leaves(inputs))
-        out = self._first_call(leaves) if self._run is None else self._run(*leaves)
+        forms = tuple([(t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in leaves])
+        run = self._runs.get(forms)
+        out = self._first_call(forms, leaves) if run is None else run(*leaves)
         return pytree.tree_unflatten(out, self._out_spec)
 
-    def _first_call(self, leaves: tuple[Any, ...]) -> Any:
-        key = self._key(leaves)
-        self._run = _KNOWN.pop(key, None)
-        if self._run is not None:
-            _KNOWN[key] = self._run
-            return self._run(*leaves)
+    def _first_call(self, forms: Any, leaves: tuple[Any, ...]) -> Any:
+        key = self._key(forms)
+        known = _KNOWN.pop(key, None)
+        if known is not None:
+            self._runs[forms] = _KNOWN[key] = known
+            return known(*leaves)
         try:
             compiled, result = self._compile(self._options, leaves)
         except torch._dynamo.exc.BackendCompilerFailed as error:
             if not self._options:
-                return self._run_uncompiled(leaves, error)
+                return self._run_uncompiled(forms, leaves, error)
             try:
                 compiled, result = self._compile({}, leaves)  # what was asked for on top may be what it failed on
             except torch._dynamo.exc.BackendCompilerFailed as error:
-                return self._run_uncompiled(leaves, error)
-        self._run = _KNOWN[key] = compiled
+                return self._run_uncompiled(forms, leaves, error)
+        self._runs[forms] = _KNOWN[key] = compiled
         if len(_KNOWN) > _MOST_KNOWN:
             _KNOWN.popitem(last=False)
         return result
 
     def _compile(self, options: dict[str, Any], leaves: tuple[Any, ...]) -> tuple[Callable[..., Any], Any]:
         """The compiled graph, and its first result."""
-        compiled = torch.compile(self._graph, fullgraph=True, dynamic=False, options=_known(options))
+        from torch import _inductor  # slow to import, as above
+
         with warnings.catch_warnings(), _quiet():
             # Advice of the compiler: whether products may be less exact is for the user to say.
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
             # Of the compiler to its own authors, while it tunes.
             warnings.filterwarnings("ignore", message="TypedStorage is deprecated", category=UserWarning)
+            # Not by torch.compile: dynamo, which reads Python, would trace what has been traced, and look at every
+            # input before every call, which takes as long as all else that is done outside of the kernels.
+            compiled = _inductor.compile(copy.deepcopy(self._graph), list(leaves), _known(options))
             return compiled, compiled(*leaves)
 
-    def _run_uncompiled(self, leaves: tuple[Any, ...], error: torch._dynamo.exc.BackendCompilerFailed) -> Any:
+    def _run_uncompiled(
+        self, forms: Any, leaves: tuple[Any, ...], error: torch._dynamo.exc.BackendCompilerFailed
+    ) -> Any:
         # What a process of the compiler raised comes with its traceback, so the last line says most.
         reason = (str(error.inner_exception).strip() or repr(error.inner_exception)).splitlines()[-1]
         warnings.warn(
-            f"torch.compile failed ({reason}); these steps run uncompiled, which is slower but otherwise the same."
+            f"torch's compiler failed ({reason}); these steps run uncompiled, which is slower but otherwise the same."
             " Pass compile=False to leave it out.",
             RuntimeWarning,
             stacklevel=5,
         )
-        self._run = self._graph
-        return self._run(*leaves)
+        self._runs[forms] = self._graph
+        return self._graph(*leaves)
 
-    def _key(self, leaves: tuple[Any, ...]) -> Any:
+    def _key(self, forms: Any) -> Any:
         """All that compiled code depends on: the program with its numbers, the forms of its inputs, the compiler."""
-        from torch._inductor import config  # slow to import, as above
+        from torch import _inductor  # slow to import, as above
 
-        forms = tuple((t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in leaves)
-        return self._graph.code, forms, torch.compile, config.get_hash(), tuple(self._options)
+        return self._graph.code, forms, _inductor.compile, _inductor.config.get_hash(), tuple(self._options)
 
 
 def _known(options: dict[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class FastSVI:
         must have static structure. A step is captured per set of shapes and numbers among the arguments, the attributes
         of modules and the options of the optimiser; a number that changes in every step is better made a tensor. What
         the programs read from elsewhere (a global variable) is fixed at the capture.
-    :param compile: compile loss and gradient (``torch.compile`` of the traced programs), under the same conditions.
+    :param compile: compile loss and gradient (the traced programs, by torch's inductor), under the same conditions.
         Compiled steps draw random numbers of their own: losses and parameters then agree in distribution, not number by
         number.
     :param validate_every: how many steps lie between two validated evaluations.
