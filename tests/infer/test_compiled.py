@@ -11,6 +11,7 @@ import pytest
 import torch
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor, nn
+from torch._inductor import compile_fx
 
 from pyro_hyperbolic.infer import FastSVI
 from tests.helpers import same
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("double")
 @pytest.fixture(autouse=True)
 def compiler(monkeypatch):
     """That of torch; in its place, what has been traced runs as it is."""
-    original = torch._inductor.compile
-    monkeypatch.setattr("torch._inductor.compile", lambda graph, *_: graph)
+    original = compile_fx.compile_fx
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graph)
     return original
 
 
@@ -93,7 +94,7 @@ def test_compiler_that_fails(x, compiler, monkeypatch):
         raise RuntimeError("PassManager::run failed")
 
     expected = losses(trainer(FastSVI, Net()), x)
-    monkeypatch.setattr("torch._inductor.compile", compiler)
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compiler)
     monkeypatch.setattr("torch._inductor.graph.GraphLowering.codegen", codegen)
     svi = trainer(FastSVI, Net(), compile=True)
     with (

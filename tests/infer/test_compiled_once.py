@@ -23,11 +23,11 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The graphs that are compiled; they run as they are, with the random numbers of uncompiled ones."""
     graphs: list[Any] = []
 
-    def compile(graph: Any, *_: Any) -> Any:
+    def compile(graph: Any, *_: Any, **__: Any) -> Any:
         graphs.append(graph)
         return graph
 
-    monkeypatch.setattr("torch._inductor.compile", compile)
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile)
     monkeypatch.setattr(compiled, "_KNOWN", type(compiled._KNOWN)())
     return graphs
 

@@ -100,7 +100,10 @@ class _CompiledGraph:
 
     def _compile(self, options: dict[str, Any], leaves: tuple[Any, ...]) -> tuple[Callable[..., Any], Any]:
         """The compiled graph, and its first result."""
-        from torch import _inductor  # slow to import, as above
+        from torch._guards import TracingContext, tracing
+        from torch._inductor import compile_fx  # slow to import, as above
+        from torch._subclasses import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
         with warnings.catch_warnings(), _quiet():
             # Advice of the compiler: whether products may be less exact is for the user to say.
@@ -109,7 +112,11 @@ class _CompiledGraph:
             warnings.filterwarnings("ignore", message="TypedStorage is deprecated", category=UserWarning)
             # Not by torch.compile: dynamo, which reads Python, would trace what has been traced, and look at every
             # input before every call, which takes as long as all else that is done outside of the kernels.
-            compiled = _inductor.compile(copy.deepcopy(self._graph), list(leaves), _known(options))
+            # Without an environment of shapes, though all are numbers here, the compiler keeps nothing on disk.
+            with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
+                compiled = compile_fx.compile_fx(
+                    copy.deepcopy(self._graph), list(leaves), config_patches=_known(options), ignore_shape_env=True
+                )
             return compiled, compiled(*leaves)
 
     def _run_uncompiled(
@@ -128,9 +135,9 @@ class _CompiledGraph:
 
     def _key(self, forms: Any) -> Any:
         """All that compiled code depends on: the program with its numbers, the forms of its inputs, the compiler."""
-        from torch import _inductor  # slow to import, as above
+        from torch._inductor import compile_fx, config  # slow to import, as above
 
-        return self._graph.code, forms, _inductor.compile, _inductor.config.get_hash(), tuple(self._options)
+        return self._graph.code, forms, compile_fx.compile_fx, config.get_hash(), tuple(self._options)
 
 
 def _known(options: dict[str, Any]) -> dict[str, Any]:
