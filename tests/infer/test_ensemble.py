@@ -157,8 +157,15 @@ class TestAgainstSeparateRuns:
         same(together(ensemble(modules, randomness="same"), (x,), shared=False), losses, TOLERANCE)
         same_states(modules, states)
 
-    @pytest.mark.parametrize("name", ["wrapped", "learnable curvature", "graph"])
-    @pytest.mark.parametrize("clip", [{"clip_norm": 0.5}, {"clip_value": 0.1}, {"clip_norm": 0.5, "clip_value": 0.1}])
+    @pytest.mark.parametrize(
+        ("name", "clip"),
+        [
+            ("wrapped", {"clip_norm": 0.5}),
+            ("wrapped", {"clip_value": 0.1}),
+            ("learnable curvature", {"clip_norm": 0.5}),
+            ("graph", {"clip_norm": 0.5, "clip_value": 0.1}),
+        ],
+    )
     def test_each_is_clipped_apart(self, name, clip):
         modules = build(name)
         args = data(modules)

@@ -80,7 +80,7 @@ OPTIMISERS: dict[str, Callable[[], Any]] = {
 CASES = (
     [(name, "Trace", "Adam") for name in PROGRAMS if "enumerated" not in name]
     + [("modules", loss, "Adam") for loss in LOSSES if loss != "Trace"]
-    + [("wrapped", loss, "SGD") for loss in LOSSES if loss != "Trace"]
+    + [("wrapped", loss, "SGD") for loss in ("MeanField", "Renyi of 3", "Trace of 3 at once", "Renyi of 3 at once")]
     + [("riemannian", "Renyi of 3 at once", "Adam"), ("graph", "Trace of 3 at once", "Adam")]
     + [("registered", "MeanField", "Adam"), ("AutoNormal", "MeanField", "Adam"), ("minibatch", "IWAE of 3", "Adam")]
     + [("learnable curvature", "Trace", optim) for optim in OPTIMISERS if optim != "Adam"]
