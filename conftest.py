@@ -36,6 +36,15 @@ def _reproducible(doctest_namespace):
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.fixture
+def coarse_pictures(monkeypatch):
+    """Pictures of few pixels, which take a third of the time: for tests of programs that draw among other things."""
+    from matplotlib.figure import Figure  # late: many tests draw nothing
+
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: save(self, path, **options | {"dpi": 30}))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     # Modules and tests stay until the end: the garbage collector need not look at them again and again.
