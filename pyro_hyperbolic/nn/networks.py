@@ -117,7 +117,7 @@ class Encoder(nn.Module):
         """The products of both heads, which are thin, as one; with rows of zeros up to a size that GPUs like."""
         sizes = [self.loc.out_features, self.scale.out_features]
         sizes.append(-sum(sizes) % _MULTIPLE)
-        weight = torch.cat([self.loc.weight, self.scale.weight, self.loc.weight.new_zeros(sizes[-1], hidden.shape[-1])])
+        weight = F.pad(torch.cat([self.loc.weight, self.scale.weight]), (0, 0, 0, sizes[-1]))
         loc, scale, _ = F.linear(hidden, weight).split(sizes, -1)
         return loc, scale
 

@@ -60,7 +60,7 @@ def _exponential(t: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
 
 
 def _cross_entropy(logits: Tensor, target: Tensor, *args: Any, **options: Any) -> Tensor:
-    if args or options != {"reduction": "none"}:
+    if args or {name: value for name, value in options.items() if value is not None} != {"reduction": "none"}:
         return F.binary_cross_entropy_with_logits(logits, target, *args, **options)
     # Beyond 40 a softplus is the number itself in every dtype.
     return (1 - target) * logits + F.softplus(-logits, threshold=40)
