@@ -62,11 +62,6 @@ class Toy(Experiment):
         return [{"value": float(job.cell.size * 10 + job.seed)} for job in jobs]
 
 
-@pytest.fixture(autouse=True)
-def _coarse(coarse_pictures: None) -> None:
-    pass
-
-
 @pytest.fixture
 def toy() -> Toy:
     return Toy(log=[])
