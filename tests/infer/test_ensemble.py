@@ -22,7 +22,7 @@ from pyro_hyperbolic.nn import ManifoldModule
 from tests.helpers import same
 from tests.infer.nets import Slope, SlopeGuide
 
-STEPS = 5
+STEPS = 4
 TOLERANCE = 1e-9
 EDGES = torch.tensor([[0, 1], [0, 2], [1, 3], [1, 4], [2, 5]])
 GRAPHS = [EDGES, torch.tensor([[0, 5], [1, 2], [2, 3], [3, 4], [4, 5]])]  # as many edges, other ones

@@ -26,7 +26,7 @@ from tests.infer.programs import PROGRAMS, Programs
 
 pytestmark = pytest.mark.usefixtures("double")
 
-STEPS = 8
+STEPS = 6
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 
 

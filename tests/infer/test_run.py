@@ -139,7 +139,7 @@ def test_validation_comes_as_often_as_in_single_steps(make: Any, device: str, gr
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_validation_finds_beside_the_steps_is_raised(device: str, graphs: list[int]) -> None:
-    svi, batches = single(device, validate_every=20)
+    svi, batches = single(device, validate_every=8)
     svi.run(batches.epoch(0))
     loss = svi.loss
 
