@@ -18,7 +18,7 @@ from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.infer import AutoWrappedNormal, with_drawn_curvature
 from pyro_hyperbolic.infer.reparam.coords import NormalCoordinates
 from tests.helpers import same
-from tests.infer.drawn_models import distances, no_data
+from tests.infer.reparam.drawn_models import distances, no_data
 
 CHARTS = [PoincareBall, Lorentz]
 FAMILIES = [hdist.WrappedNormal, hdist.RiemannianNormal]

@@ -28,7 +28,7 @@ from pyro_hyperbolic.infer import (
 )
 from pyro_hyperbolic.nn import ManifoldModule
 from tests.helpers import same
-from tests.infer.drawn_models import distances
+from tests.infer.reparam.drawn_models import distances
 
 every_chart = pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
 every_family = pytest.mark.parametrize("family", [hdist.WrappedNormal, hdist.RiemannianNormal])

@@ -17,7 +17,7 @@ from torch import Tensor
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI
 from pyro_hyperbolic.models import WarmUp
 from tests.helpers import same
-from tests.infer.programs import PROGRAMS, counts
+from tests.infer.pairs import PROGRAMS, counts
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -22,7 +22,7 @@ from pyro_hyperbolic.infer import FastSVI
 from pyro_hyperbolic.models import HyperbolicVAE
 from tests.helpers import same
 from tests.infer.nets import Net, adam, losses, regression, trainer
-from tests.infer.programs import PROGRAMS, Programs
+from tests.infer.pairs import PROGRAMS, Programs
 
 pytestmark = pytest.mark.usefixtures("double")
 
