@@ -15,6 +15,7 @@ from pyro_hyperbolic.nn.manifold import ManifoldModule
 from pyro_hyperbolic.ops.checks import check_choice
 
 Layers = Callable[[], list[nn.Module]]
+_MULTIPLE = 4  # of columns: rows of 16 bytes in float32
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "elu": nn.ELU,
@@ -109,10 +110,16 @@ class Encoder(nn.Module):
             hidden = self.trunk(x if conditions is None else torch.cat([x, conditions], -1))
         else:
             hidden = self.trunk(x) if conditions is None else self.trunk(x, conditions)
-        # One product for both heads: they are thin, and a step is made of few large products and many small ones.
-        weight = torch.cat([self.loc.weight, self.scale.weight])
-        loc, scale = F.linear(hidden, weight).split([self.loc.out_features, self.scale.out_features], -1)
+        loc, scale = self._heads(hidden)
         return loc + self.loc.bias, F.softplus(scale + self.scale.bias)
+
+    def _heads(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The products of both heads, which are thin, as one; with rows of zeros up to a size that GPUs like."""
+        sizes = [self.loc.out_features, self.scale.out_features]
+        sizes.append(-sum(sizes) % _MULTIPLE)
+        weight = F.pad(torch.cat([self.loc.weight, self.scale.weight]), (0, 0, 0, sizes[-1]))
+        loc, scale, _ = F.linear(hidden, weight).split(sizes, -1)
+        return loc, scale
 
 
 class Decoder(nn.Module):

@@ -10,18 +10,13 @@ from torch import Tensor
 _TRACING = torch._C._TorchDispatchModeKey.PROXY  # set while make_fx traces
 
 
-def compiling() -> bool:
-    """Whether what is computed now will be run later, by a compiler's code."""
-    return torch.compiler.is_compiling() or torch._C._get_dispatch_mode(_TRACING) is not None
-
-
 def inspectable(*tensors: Tensor) -> bool:
     """Whether the values can be read on the host now.
 
     They cannot under ``vmap`` and other function transforms, while compiling or tracing, and while a
     CUDA graph is captured: checks of values are left out there.
     """
-    if compiling():
+    if torch.compiler.is_compiling() or torch._C._get_dispatch_mode(_TRACING) is not None:
         return False
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return False

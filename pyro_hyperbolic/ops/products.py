@@ -7,18 +7,13 @@ float64 and rounded to the dtype of their factors. The flags of torch, which are
 
 from __future__ import annotations
 
-import functools
-import operator
-
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.ops.checks import compiling, inspectable
+from pyro_hyperbolic.ops.checks import inspectable
 
 # Elements of a float64 product that exist at a time, before they are rounded.
 _CHUNK = 1 << 20
-# Terms of a sum that compiled code writes out.
-_FEW = 16
 
 
 def einsum(equation: str, *factors: Tensor) -> Tensor:
@@ -39,10 +34,6 @@ def rounded_dot(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
     if y.dim() != 2 or x.dim() < 2 or x.shape[-2] != 1:
         return torch.einsum("...k,...k->...", x, y).to(dtype)
     rows = x.squeeze(-2)
-    if compiling() and y.shape[-1] <= _FEW:
-        # Compiled code takes so short a sum with what comes before and after it, and moves a third of the memory.
-        pairs = zip(rows.unsqueeze(-2).unbind(-1), y.mT.contiguous().unbind(0), strict=True)
-        return functools.reduce(operator.add, (left * right for left, right in pairs)).to(dtype)
     # A graph would have one node for each part, and a symbolic size would become a number.
     if not inspectable(x, y) or torch.jit.is_tracing() or rows[..., 0].numel() * y.shape[0] <= _CHUNK:
         return (rows @ y.mT).to(dtype)

@@ -16,9 +16,11 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-# What the compiler is asked for where it tunes products: that, and no table of timings for each of them.
+# What the compiler is asked for where steps are short: tuned products, without a table of timings for each of them,
+# and small kernels in one launch.
 _TUNED = {
     "max_autotune_gemm": True,
+    "combo_kernels": True,
     "autotune_num_choices_displayed": 0,
     "max_autotune_report_choices_stats": False,
 }
@@ -35,8 +37,9 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
     (it has bugs, and needs a toolchain) runs uncompiled, with a warning. Functions with the same trace share
     what was compiled: of an estimate that is repeated, or of another trainer of the same programs.
 
-    :param tune: on CUDA, time several kernels for every matrix product and take the fastest. It pays where products are
-        small, as those of one model are; those of an ensemble are best left to cuBLAS. Torch keeps the choices on disk.
+    :param tune: on CUDA, time several kernels for every matrix product and take the fastest, and launch small kernels
+        together. It pays where they are short, as those of one model are; products of an ensemble are best left to
+        cuBLAS. Torch keeps the choices on disk.
     """
     from torch.fx.experimental.proxy_tensor import make_fx  # half a second, which only those who compile should pay
 
@@ -78,27 +81,41 @@ class _CompiledGraph:
         if self._run is not None:
             _KNOWN[key] = self._run
             return self._run(*leaves)
-        compiled = torch.compile(self._graph, fullgraph=True, dynamic=False, options=_known(self._options))
         try:
-            with warnings.catch_warnings(), _quiet():
-                # Advice of the compiler: whether products may be less exact is for the user to say.
-                warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
-                result = compiled(*leaves)
+            compiled, result = self._compile(self._options, leaves)
         except torch._dynamo.exc.BackendCompilerFailed as error:
-            # What a process of the compiler raised comes with its traceback, so the last line says most.
-            reason = (str(error.inner_exception).strip() or repr(error.inner_exception)).splitlines()[-1]
-            warnings.warn(
-                f"torch.compile failed ({reason}); these steps run uncompiled, which is slower but otherwise the same."
-                " Pass compile=False to leave it out.",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-            self._run = self._graph
-            return self._run(*leaves)
+            if not self._options:
+                return self._run_uncompiled(leaves, error)
+            try:
+                compiled, result = self._compile({}, leaves)  # what was asked for on top may be what it failed on
+            except torch._dynamo.exc.BackendCompilerFailed as error:
+                return self._run_uncompiled(leaves, error)
         self._run = _KNOWN[key] = compiled
         if len(_KNOWN) > _MOST_KNOWN:
             _KNOWN.popitem(last=False)
         return result
+
+    def _compile(self, options: dict[str, Any], leaves: tuple[Any, ...]) -> tuple[Callable[..., Any], Any]:
+        """The compiled graph, and its first result."""
+        compiled = torch.compile(self._graph, fullgraph=True, dynamic=False, options=_known(options))
+        with warnings.catch_warnings(), _quiet():
+            # Advice of the compiler: whether products may be less exact is for the user to say.
+            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
+            # Of the compiler to its own authors, while it tunes.
+            warnings.filterwarnings("ignore", message="TypedStorage is deprecated", category=UserWarning)
+            return compiled, compiled(*leaves)
+
+    def _run_uncompiled(self, leaves: tuple[Any, ...], error: torch._dynamo.exc.BackendCompilerFailed) -> Any:
+        # What a process of the compiler raised comes with its traceback, so the last line says most.
+        reason = (str(error.inner_exception).strip() or repr(error.inner_exception)).splitlines()[-1]
+        warnings.warn(
+            f"torch.compile failed ({reason}); these steps run uncompiled, which is slower but otherwise the same."
+            " Pass compile=False to leave it out.",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+        self._run = self._graph
+        return self._run(*leaves)
 
     def _key(self, leaves: tuple[Any, ...]) -> Any:
         """All that compiled code depends on: the program with its numbers, the forms of its inputs, the compiler."""

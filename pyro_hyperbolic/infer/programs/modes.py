@@ -59,11 +59,9 @@ def _exponential(t: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
     return -torch.log1p(-torch.rand(t.shape, dtype=t.dtype, device=t.device)) / lambd
 
 
-def _cross_entropy(
-    logits: Tensor, target: Tensor, weight: Any = None, pos_weight: Any = None, reduction: int = 1
-) -> Tensor:
-    if weight is not None or pos_weight is not None or reduction != 0:
-        return torch.binary_cross_entropy_with_logits(logits, target, weight, pos_weight, reduction)
+def _cross_entropy(logits: Tensor, target: Tensor, *args: Any, **options: Any) -> Tensor:
+    if args or {name: value for name, value in options.items() if value is not None} != {"reduction": "none"}:
+        return F.binary_cross_entropy_with_logits(logits, target, *args, **options)
     # Beyond 40 a softplus is the number itself in every dtype.
     return (1 - target) * logits + F.softplus(-logits, threshold=40)
 
@@ -84,7 +82,7 @@ _OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
     torch.Tensor.uniform_: _uniform,
     torch.Tensor.exponential_: _exponential,
     torch.Tensor.data.__get__: torch.Tensor.detach,  # type: ignore[attr-defined]  # a descriptor
-    torch.binary_cross_entropy_with_logits: _cross_entropy,
+    F.binary_cross_entropy_with_logits: _cross_entropy,
     torch.rnn_tanh: _unrolled(torch.rnn_tanh, "rnn_tanh_input"),
     torch.rnn_relu: _unrolled(torch.rnn_relu, "rnn_relu_input"),
     torch.lstm: _unrolled(torch.lstm, "lstm_impl"),

@@ -21,6 +21,7 @@ from pyro_hyperbolic.infer.programs.compiled import compile_function, explained
 from pyro_hyperbolic.infer.programs.functional import Found, Parameters, Program, device_of
 from pyro_hyperbolic.infer.programs.modes import OutOfPlaceRandom
 from pyro_hyperbolic.infer.trainers.graphs import CapturedSteps
+from pyro_hyperbolic.infer.trainers.later import Later
 from pyro_hyperbolic.infer.trainers.minibatch import Epoch
 from pyro_hyperbolic.infer.trainers.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.trainers.run import run_steps
@@ -98,6 +99,7 @@ class EnsembleSVI:
         self._graded: set[str] = set()
         self._changed: set[str] = set()
         self._begun: set[Any] = set()
+        self._later = Later()
         self._captured = CapturedSteps(self._graph_parts)
 
     def __len__(self) -> int:
@@ -138,6 +140,7 @@ class EnsembleSVI:
 
         transfer = Transfer(self._place)
         losses = run_steps(batches, lambda batch: step_on(self.step, batch, shared=shared), block, transfer, progress)
+        self._later.catch_up()
         return torch.cat(losses) if losses else torch.empty(0, len(self))
 
     def _block(self, epoch: Epoch, rows: Tensor, shared: bool) -> Tensor | None:
@@ -150,7 +153,10 @@ class EnsembleSVI:
         key = self._key(args, kwargs, shared)
         if key not in self._begun:
             return None
-        self._validate(len(rows), args, kwargs, shared)
+        if self.buffers:
+            self._validate(len(rows), args, kwargs, shared)  # it sets them back, so no step must be under way
+        elif (member := self._due(len(rows))) is not None:
+            self._later.put_off(lambda: self._evaluate_aside(member, args, kwargs, shared), rows.device)
 
         def steps(rows: Tensor) -> Tensor:
             return torch.stack([step_on(self._step, epoch.source.take(index), shared=shared) for index in rows])
@@ -331,15 +337,19 @@ class EnsembleSVI:
                 )
 
     def _validate(self, count: int, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
-        """Where it is due in one of the next steps, evaluate a member by itself, with Pyro's validation, aside.
+        """Where it is due in one of the next steps, evaluate a member by itself, with Pyro's validation, aside."""
+        member = self._due(count)
+        if member is not None:
+            self._evaluate_aside(member, args, kwargs, shared)
 
-        The members have their turns. One that fails must not stop the others: it is reported once, and not looked at
-        again.
-        """
+    def _due(self, count: int) -> int | None:
+        """The member to be evaluated in one of the next steps, if any; they have their turns."""
         due = -(-self.steps // self.validate_every)
         i = due % len(self)
-        if due * self.validate_every >= self.steps + count or i in self._invalid:
-            return
+        return None if due * self.validate_every >= self.steps + count or i in self._invalid else i
+
+    def _evaluate_aside(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
+        """A member that fails must not stop the others: it is reported once, and not looked at again."""
         own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
         model, guide = self.members[i]
         try:
@@ -347,7 +357,7 @@ class EnsembleSVI:
                 self.loss(model, guide, *own_args, **own_kwargs)
         except ValueError as error:
             self._invalid.add(i)
-            warnings.warn(f"member {i}, step {self.steps}: {error}", stacklevel=3)
+            warnings.warn(f"member {i}, step {self.steps}: {error}", stacklevel=4)
 
     def _check_members(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
         with aside():

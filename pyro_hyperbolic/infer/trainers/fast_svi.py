@@ -19,6 +19,7 @@ from pyro_hyperbolic.infer.programs.compiled import compile_function, explained
 from pyro_hyperbolic.infer.programs.functional import Found, Parameters, Program, device_of, unknown_parameter
 from pyro_hyperbolic.infer.programs.modes import ConstantsOnDevice, DecompositionsOnDevice, Unvalidated
 from pyro_hyperbolic.infer.trainers.graphs import CapturedSteps
+from pyro_hyperbolic.infer.trainers.later import Later
 from pyro_hyperbolic.infer.trainers.minibatch import Epoch
 from pyro_hyperbolic.infer.trainers.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.trainers.run import run_steps
@@ -100,6 +101,7 @@ class FastSVI:
         self._begun: set[Any] = set()
         self._compiled: dict[Any, tuple[Callable[..., Gradients], set[str]]] = {}
         self._captured = CapturedSteps(self._graph_parts)
+        self._later = Later()
         self._watch: NaNWatch | None = None
         self._graded: set[str] = set()
 
@@ -124,6 +126,7 @@ class FastSVI:
         """
         transfer = Transfer(self._place)
         losses = run_steps(batches, lambda batch: step_on(self.step, batch), self._block, transfer, progress)
+        self._later.catch_up()
         return torch.cat(losses) if losses else torch.empty(0)
 
     def loss_and_grads(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> Tensor:
@@ -206,7 +209,10 @@ class FastSVI:
         key = self._key(args, kwargs)
         if key not in self._begun or not self._parameters.are_current():
             return None
-        self._validate(len(rows), args, kwargs)
+        if self._parameters.buffers:
+            self._validate(len(rows), args, kwargs)  # it sets them back, so no step must be under way
+        elif self._is_due(len(rows)):
+            self._later.put_off(lambda: self._evaluate_aside(args, kwargs), rows.device)
 
         def steps(rows: Tensor) -> Tensor:
             return torch.stack([step_on(self._fast_step, epoch.source.take(index)) for index in rows])
@@ -218,10 +224,16 @@ class FastSVI:
 
     def _validate(self, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Evaluate the loss with validation, aside, where it is due in one of the next steps."""
+        if self._is_due(count):
+            self._evaluate_aside(args, kwargs)
+
+    def _is_due(self, count: int) -> bool:
+        return self.steps > 0 and -self.steps % self.validate_every < count
+
+    def _evaluate_aside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         assert self._parameters is not None
-        if self.steps and -self.steps % self.validate_every < count:
-            with aside(), self._parameters.kept_buffers():
-                self.loss(self.model, self.guide, *args, **kwargs)
+        with aside(), self._parameters.kept_buffers():
+            self.loss(self.model, self.guide, *args, **kwargs)
 
     def _take_over_changes(self) -> None:
         """What has happened to the optimiser since the last step."""

@@ -1,0 +1,43 @@
+"""Evaluations that need not hold up the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class Later:
+    """An evaluation that is put off until the device has been given more work, and then runs beside it.
+
+    An evaluation of a program keeps the host busy for as long as the device takes for a hundred captured steps, which
+    would wait for it. On a stream of its own it waits for none of the steps that were queued meanwhile. It reads the
+    parameters while they are trained: each number as it was before a step or after it.
+    """
+
+    def __init__(self) -> None:
+        self._due: tuple[Callable[[], Any], torch.cuda.Event | None] | None = None
+
+    def put_off(self, evaluation: Callable[[], Any], device: torch.device) -> None:
+        """Take an evaluation, whose inputs are on their way; the one before it is made now."""
+        self.catch_up()
+        event = None
+        if device.type == "cuda":
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(device))
+        self._due = evaluation, event
+
+    def catch_up(self) -> None:
+        """Make the evaluation that was put off."""
+        if self._due is None:
+            return
+        (evaluation, event), self._due = self._due, None
+        if event is None:
+            evaluation()
+            return
+        stream = torch.cuda.Stream(event.device)
+        stream.wait_event(event)
+        with torch.cuda.stream(stream):
+            evaluation()
+        stream.synchronize()  # before its inputs are given up
