@@ -2,7 +2,7 @@
 
 The program is written once. Each method takes it as it is, and what it says of the posterior and the evidence is
 printed beside the result of a grid integral, which also uses nothing but the program. ``--methods`` chooses some of
-them, ``--prior`` and ``--manifold`` exchange the prior and the chart.
+them, ``--prior`` exchanges the prior, and ``--manifold`` the ball for the hyperboloid.
 
 ``inference_swaps.png`` has a disc for each method. The blue areas are the smallest regions that hold 50, 80 and 95% of
 the posterior on the grid. Of the red dots, draws of the method, the same shares should lie in them. A point, or a guide
