@@ -111,7 +111,7 @@ def test_the_first_loss_that_is_not_finite_is_named(device: str, graphs: list[in
         svi.run(batches.epoch(1))
 
 
-@pytest.mark.parametrize("device", ["cpu"])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("make", [single, ensemble])
 def test_validation_comes_as_often_as_in_single_steps(make: Any, device: str, graphs: list[int]) -> None:
     counts = []
@@ -134,6 +134,24 @@ def test_validation_comes_as_often_as_in_single_steps(make: Any, device: str, gr
                     svi.step(batch)
         counts.append(evaluations)
     assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_validation_finds_beside_the_steps_is_raised(device: str, graphs: list[int]) -> None:
+    svi, batches = single(device, validate_every=20)
+    svi.run(batches.epoch(0))
+    loss = svi.loss
+
+    def refused(*args: Any, **kwargs: Any) -> Tensor:
+        if torch.distributions.Distribution._validate_args:
+            raise ValueError("out of reach")
+        return loss(*args, **kwargs)
+
+    svi.loss = refused
+    with pytest.raises(ValueError, match="out of reach"):
+        svi.run(batches.epoch(1))
+    svi.loss = loss
+    assert svi.run(batches.epoch(2)).isfinite().all()
 
 
 class Endless(IterableDataset):
