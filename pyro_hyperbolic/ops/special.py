@@ -148,15 +148,23 @@ def _asinh_(x: Tensor) -> Tensor:
 
     whose functions are vectorised there. Beyond half of the largest number the result is infinite.
     """
-    if x.device.type != "cpu" or not inspectable(x) or torch.jit.is_tracing() or not x.is_contiguous():
+    if x.device.type != "cpu" or torch.jit.is_tracing():
         return x.asinh_()
-    one = torch.ones((), dtype=x.dtype, device=x.device)
+    if not inspectable(x):
+        # A compiler makes one loop of it, whatever its size; its own asinh has two logarithms.
+        return _positive_asinh(x.abs()).copysign_(x)
+    if not x.is_contiguous():
+        return x.asinh_()
     for part in x.view(-1).split(_PART):
-        a = part.abs()
-        inverse = a.reciprocal()
-        a.add_(a / torch.addcmul(one, inverse, inverse).sqrt_().add_(inverse)).log1p_()
-        torch.copysign(a, part, out=part)
+        torch.copysign(_positive_asinh(part.abs()), part, out=part)
     return x
+
+
+def _positive_asinh(a: Tensor) -> Tensor:
+    """In the place of ``a``, with few tensors of its size."""
+    inverse = a.reciprocal()
+    one = torch.ones((), dtype=a.dtype, device=a.device)
+    return a.add_(a / torch.addcmul(one, inverse, inverse).sqrt_().add_(inverse)).log1p_()
 
 
 def _least_curvature(dtype: torch.dtype) -> float:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, jvp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_hyperbolic.ops.special import (
     asinhc,
@@ -180,8 +181,9 @@ def curvature(request):
 def test_scaled_asinh_value(curvature, kind, dtype):
     t, c = LENGTHS.to(dtype), torch.tensor(curvature, dtype=dtype)
     exact = partial(_scaled_asinh, c=MP.mpf(c.item()))
-    actual = scaled_asinh(t, c.item() if kind == "float" else c)
-    same(actual, exactly(exact, t), ROUNDING[dtype], scale=SMALLEST[dtype])
+    function = partial(scaled_asinh, c=c.item() if kind == "float" else c)
+    for value in (function(t), vmap(function)(t), make_fx(function)(t)(t)):
+        same(value, exactly(exact, t), ROUNDING[dtype], scale=SMALLEST[dtype])
 
 
 @dtypes
