@@ -30,7 +30,9 @@ class NaNWatch:
         self._unseen.append(losses.detach())
         self._count += len(losses)
         self._last = last
-        if losses.device.type == "cpu":
+        if losses.device.type == "cpu" and losses.isfinite().all():
+            self._unseen, self._count = [], 0
+        elif losses.device.type == "cpu":
             self.flush()
         elif self._count >= self.every:
             self._look()
