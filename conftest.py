@@ -1,5 +1,6 @@
 """Fixtures for the tests and for the doctests of the package."""
 
+import gc
 import importlib.util
 import sys
 
@@ -16,13 +17,41 @@ collect_ignore_glob = (
     else []
 )
 
+pyro.set_rng_seed(0)
+_SEEDED = pyro.util.get_rng_state()
+
 
 @pytest.fixture(autouse=True)
 def _reproducible(doctest_namespace):
     # torch.compile switches the validation of arguments off for the rest of the process.
     pyro.enable_validation(True)
-    pyro.set_rng_seed(0)
+    # As a new call of `pyro.set_rng_seed`, which takes longer than all else here: for each kind of device that is not
+    # in use it keeps a stack trace.
+    pyro.util.set_rng_state(_SEEDED)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(0)
     pyro.clear_param_store()
     doctest_namespace["torch"] = torch
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def coarse_pictures(monkeypatch):
+    """Pictures of few pixels, which take a third of the time: for tests of programs that draw among other things."""
+    from matplotlib.figure import Figure  # late: many tests draw nothing
+
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: save(self, path, **options | {"dpi": 30}))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    # Modules and tests stay until the end: the garbage collector need not look at them again and again.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()

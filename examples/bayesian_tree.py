@@ -1,7 +1,8 @@
 """Where in a tree is a node of which we know little? A Bayesian embedding with calibrated uncertainty.
 
-A taxonomy of 41 animals: of its 14 inner nodes we have noisy distances of all pairs, of each leaf only a few distances
-to inner nodes. Positions in the hyperbolic plane, the scale of its distances and the noise are latent,
+The data are noisy distances in a taxonomy of 27 animals: those of all pairs of its 14 inner nodes, and only a few
+distances to inner nodes of each leaf, an animal. Positions in the hyperbolic plane, the scale of its distances and the
+noise are latent,
 
     z_i ~ WrappedNormal(0, 3)    on the ball of curvature -1,
     y_ij ~ Normal(length * d(z_i, z_j), noise),
@@ -19,8 +20,8 @@ leaf, and finds all the places where it may be. What to see in the results:
   plane; thin circles are 2 apart. Lines around a leaf are its regions of 50, 80 and 90%, and rings of the same colour
   mark the nodes to which a distance was observed. Circles around far points meet in far places: a region may have
   several pieces.
-* ``calibration.png``: how many of the unseen distances lie in their credible intervals, against the level of these. On
-  the dashed line the uncertainty is right; below it the intervals are too narrow.
+* ``calibration.png``: how many of the unseen distances lie in their credible intervals, against the level of the
+  interval. On the dashed line the uncertainty is right; below it the intervals are too narrow.
 * ``latent.html``: a page with draws of all nodes. Click on an animal to bring it to the centre.
 
     python examples/bayesian_tree.py

@@ -4,7 +4,7 @@
 ``(1, 28, 28)``, the encoder ends in :class:`pyro_hyperbolic.nn.Encoder` with convolutions as its trunk, and the decoder
 begins with a gyroplane layer, the only part of it that knows the latent space.
 
-What to see: in ``latent.png`` each dot is a test digit, coloured by its class; the classes part without labels. In
+What to see: in ``latent.png`` each dot is a test digit, coloured by its class; the classes separate without labels. In
 ``reconstructions.png`` the lower row is what two numbers keep of the digits above: their class and slant, hardly more.
 
     python examples/conv_vae.py

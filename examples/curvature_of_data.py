@@ -1,14 +1,14 @@
-"""What is the curvature of my data? A posterior of the curvature from noisy distances of the leaves of a tree.
+"""What is the curvature of my data? A posterior of the curvature from noisy distances between the leaves of a tree.
 
     python examples/curvature_of_data.py
     python examples/curvature_of_data.py --dims 2 --warmup 500 --num-samples 500 --max-tree-depth 8
     python examples/curvature_of_data.py --leaves 16 --chains 2
 
-A random binary tree with edges of random length has leaves, whose distances along the tree are observed with noise. The
-model puts each leaf at a point of hyperbolic space and draws the curvature, the spread of the points and the noise. It
-starts from hyperbolic multidimensional scaling in several curvatures, goes on with SVI, and samples by NUTS from the
-best of them, several chains side by side. The results are a table with its diagnostics, ``curvature_of_data.json`` and
-two pictures. What to see in them:
+The data are distances between the leaves of a random binary tree, measured along its edges and observed with noise. The
+model puts each leaf at a point of hyperbolic space and draws the curvature, the spread of the points and the noise.
+Inference starts from hyperbolic multidimensional scaling in several curvatures, goes on with SVI, and samples by NUTS
+from the best of them, several chains side by side. The results are a table with its diagnostics,
+``curvature_of_data.json`` and two pictures. What to see in them:
 
 * ``curvature_of_data.png``: on the left the 90% intervals of the curvature, one line for each chain, below that of the
   prior (grey). Lines of one colour should agree, and be much shorter than the prior's. On the right the chains

@@ -1,8 +1,8 @@
 """Is my data hierarchical? Gromov's delta of graphs and of point clouds.
 
-The four-point delta of four points is 0 in a tree. The table gives, for each space, the largest one (twice it, over the
-diameter) and the average one (twice it, over the average distance), and the same average of a *null*, which shows what
-the diagnostic says of such a space without its structure:
+The four-point delta of four points is 0 in a tree. The table gives, for each space, twice the largest delta over the
+diameter, and twice the average delta over the average distance. Beside it is the same average of a *null*, random data
+that show what the diagnostic says without the structure in question:
 
 - of a graph: a connected random graph with the same degrees;
 - of points: Gaussian points with the same covariance;

@@ -2,11 +2,11 @@
 
 The program is written once. Each method takes it as it is, and what it says of the posterior and the evidence is
 printed beside the result of a grid integral, which also uses nothing but the program. ``--methods`` chooses some of
-them, ``--prior`` and ``--manifold`` exchange the prior and the chart.
+them, ``--prior`` exchanges the prior, and ``--manifold`` the ball for the hyperboloid.
 
 ``inference_swaps.png`` has a disc for each method. The blue areas are the smallest regions that hold 50, 80 and 95% of
-the posterior on the grid, and the red dots, draws of the method, should lie on them as densely: a guide with a diagonal
-covariance, a point, or a guide that is far off can be told at a glance. Triangles are the anchors.
+the posterior on the grid. Of the red dots, draws of the method, the same shares should lie in them. A point, or a guide
+that is far off, can be told at a glance. Triangles are the anchors.
 
     python examples/inference_swaps.py
     python examples/inference_swaps.py --methods nuts auto-wrapped --prior riemannian --manifold lorentz

@@ -7,9 +7,9 @@ which both models share, each with its 95% interval. In a tree every held-out ed
 so that little is known of it: scores about or below one half are no surprise there.
 
 What to see: ``curves.png`` has the loss, and the score on held-out edges; where the score falls while the loss still
-falls, a model learns the training edges by heart. ``embeddings.png``, of ``--space p2``, shows both embeddings: the
-dashed lines are held-out edges, and where they are short, the model has put their ends side by side without knowing.
-``latent.html`` is the same to move in.
+falls, a model overfits the training edges. ``embeddings.png``, with ``--space p2``, shows both embeddings: the dashed
+lines are held-out edges, and where they are short, the model has put their ends side by side without having seen them.
+``latent.html`` is the same as a page to move in.
 
 Every finished training is written to the output folder at once. A run that was interrupted goes on with ``--resume``,
 which repeats nothing that is finished; more ``--seeds`` extend it.

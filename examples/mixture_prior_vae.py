@@ -7,17 +7,17 @@ with learned centres, scales and weights,
 
 and the guide is the encoder q(z | x). The site ``component`` is discrete and only in the model: ``TraceEnum_ELBO``
 sums over its values in parallel, and so does the estimate of the marginal likelihood. An auto-encoder with the usual
-prior is trained besides, with the same options. The two are compared by their bounds on the test set, and by how well
-components, which no label has helped to find, agree with the digits. Those of the single prior are the
-components of a mixture that is fitted to its latents afterwards.
+prior is trained for comparison, with the same options. The two are compared by their bounds on the test set, and by how
+well components, which no label has helped to find, agree with the digits. Those of the single prior are the components
+of a mixture that is fitted to its latents afterwards.
 
 Components that start in one place would all learn the same. They start at draws of the usual prior, with equal weights;
 the record says how many of them the digits use.
 
-What to see: ``latent.png`` shows the latent spaces with a circle around half of each component; a thick line is a great
-weight. With the mixture, classes that stand apart, such as zeros, ones and sevens, have components of their own, and
-classes that look alike share some. ``components.png`` has a row of draws for each component, by weight: the clearer the
-digits of a row, the more the component belongs to one class.
+What to see: ``latent.png`` shows the latent spaces with a circle around half of each component; the thicker its line,
+the greater the weight. With the mixture, classes that stand apart, such as zeros, ones and sevens, have components of
+their own, and classes that look alike share some. ``components.png`` has a row of draws for each component, by weight:
+the clearer the digits of a row, the more the component belongs to one class.
 
 Every epoch ends with a checkpoint. A run that was interrupted goes on with ``--resume`` and ends bit for bit where an
 uninterrupted one would have.

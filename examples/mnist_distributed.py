@@ -1,7 +1,7 @@
 """Train one hyperbolic auto-encoder of MNIST in several processes, each with a share of every batch.
 
 The model is that of ``mnist_svi.py``; :class:`pyro_hyperbolic.infer.DistributedSVI` takes the place of ``SVI``. Losses
-and gradients are summed over the processes, so that the training is that of one process, but for the order of sums.
+and gradients are summed over the processes, so that the training is that of one process, up to rounding.
 
     torchrun --standalone --nproc-per-node 2 examples/mnist_distributed.py --output-dir run
     torchrun --standalone --nproc-per-node 2 examples/mnist_distributed.py --output-dir run --resume --num-epochs 80

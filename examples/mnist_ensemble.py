@@ -10,9 +10,9 @@ Started by ``torchrun`` each process has a share of the seeds, writes files with
 nothing of the others; the last to finish brings all results together in ``metrics.json``. A run that was interrupted
 goes on with ``--resume`` and ends bit for bit where an uninterrupted one would have.
 
-What to see: in ``latent.png`` each panel is the latent space of one member. The classes form the same neighbourhoods
-everywhere, in other places: nothing but the seed decides what lies where. In ``loss.png`` the curves of all members
-fall as one bundle; how wide it is at the end is the noise that a comparison of two models has to exceed.
+What to see: in ``latent.png`` each panel is the latent space of one member. The classes form the same neighbourhoods in
+all panels, but in different places: nothing but the seed decides what lies where. In ``loss.png`` the curves of all
+members fall together; how far apart they end is the noise that a comparison of two models has to exceed.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ Everything else is as you know it: a model, a guide, ``SVI`` and an ELBO.
 The output folder receives the metrics, a checkpoint after every epoch, and pictures. A run that was interrupted goes on
 with ``--resume`` and ends bit for bit where an uninterrupted one would have.
 
-What to see: in ``latent.png`` each dot is a test digit, coloured by its class. The classes part without labels; digits
-that look alike, such as 4, 7 and 9, share a border. ``latent.html`` is the same to move in: drag a cluster to the
-middle, and it opens. In ``digits.png`` each digit stands beside what two numbers keep of it; below are draws of the
-model, of which the blurred ones lie between classes. In ``loss.png`` the losses fall until the model learns by heart.
+What to see: in ``latent.png`` each dot is a test digit, coloured by its class. The classes separate without labels;
+digits that look alike, such as 4, 7 and 9, share a border. On the page ``latent.html``, drag a cluster to the middle,
+and it opens. In ``digits.png`` each digit stands beside what two numbers keep of it; below are draws of the model, of
+which the blurred ones lie between classes. In ``loss.png`` the losses fall until the model overfits.
 
 ``mnist_ensemble.py`` trains many of these models at once, ``mnist_distributed.py`` one on several devices.
 """

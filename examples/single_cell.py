@@ -1,6 +1,6 @@
 """Embed single cells by their counts: hyperbolic, Euclidean and nearly flat auto-encoders side by side.
 
-:class:`pyro_hyperbolic.models.CountVAE` has negative binomial counts with a dispersion of every gene, size factors and
+:class:`pyro_hyperbolic.models.CountVAE` has negative binomial counts with a dispersion for every gene, size factors and
 batches. Three models are trained on 70% of the cells, from every seed: with curvature (``hyperbolic``), without it
 (``euclidean``), and the hyperbolic one with next to no curvature (``control``), which tells what is due to curvature
 and what to the layers. The scores are those of the 20% of cells that are held out for testing: the IWAE estimate of the

@@ -7,13 +7,13 @@ program is an ordinary Pyro model,
     x ~ sum_k weights[k] WrappedNormal(centre[k], covariance[k]),
 
 whose centres are points of the product, and whose covariances couple the two factors: within a component, the direction
-may turn as the latitude grows. Three other models are fitted besides: independent factors, and two flat ones, which
-need a cut of the circle, at north as a compass has it, or at south, where hardly a storm goes.
+may turn as the latitude grows. Three other models are fitted for comparison: one without that coupling, and two flat
+ones, which cut the circle open: at north as a compass has it, or at south, where hardly a storm goes.
 
 SVI fits each model with several numbers of components, of which the validation storms choose one; test storms, which no
 model has seen, compare the models. NUTS samples the coupled one. The data are :func:`pyro_hyperbolic.datasets.storms`.
 
-What to see in ``storms.png``: on the left the density of the coupled model (the darker, the greater its root) runs
+What to see in ``storms.png``: on the left the square root of the density of the coupled model (darker is greater) runs
 through north without a seam, from west at the bottom to east at the top, as the test days (dots) do. In the middle that
 of the model with a cut at north has a gap there: no component can lie across it. On the right the mean direction at
 each latitude with its 90% interval by NUTS; the red band is where it is north: the storms turn there.

@@ -9,8 +9,8 @@ the shortest edges with which branches do not meet (the default, the paper's fir
 1.31 for 3, 1.15 for 5, and tends to 1. In the Euclidean plane it would grow with the number of nodes.
 
 What to see in the picture: all edges are geodesics of the same length, however short they look at the border, where
-there is room for exponentially many nodes. The page beside it shows the same tree: drag a leaf to the middle, and it
-looks as the root does.
+exponentially many nodes find a place. The page beside it shows the same tree: drag a leaf to the middle, and it is
+drawn as large as the root.
 
     python examples/tree_embedding.py
     python examples/tree_embedding.py --branching 2 --depth 7 --edge-length 3 --output tree.pdf

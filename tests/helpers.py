@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -24,6 +27,21 @@ CDF = {torch.float64: 1e-9, torch.float32: 1e-4}
 # A handful of roundings, for identities that hold exactly; and what one cancellation in a derivative costs.
 ROUNDING = {torch.float64: 32 * 2.0**-52, torch.float32: 32 * 2.0**-23}
 SLOPE = {torch.float64: 256 * 2.0**-52, torch.float32: 256 * 2.0**-23}
+
+
+def in_turns(rows: Iterable[Any], others: Iterable[Any] = DTYPES) -> list[tuple[Any, Any]]:
+    """Each row once, with the others in turns: where both are checked, but not every pair of them is news.
+
+    >>> in_turns("abc", [1, 2])
+    [('a', 1), ('b', 2), ('c', 1)]
+    """
+    return list(zip(rows, itertools.cycle(others), strict=False))
+
+
+@functools.cache
+def gauss_legendre(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights on (-1, 1)."""
+    return np.polynomial.legendre.leggauss(count)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What the functions of this room accept."""
+"""What the functions of this sub-package accept."""
 
 from __future__ import annotations
 

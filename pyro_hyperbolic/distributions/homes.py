@@ -99,7 +99,7 @@ def complaint(point: Tensor, manifold: Manifold, validate: bool) -> str | None:
     same = len(before) == len(now) and all(_same(a, b) for a, b in zip(before, now, strict=True))
     if same and not (home.origin is Origin.KEPT and any(map(_became_a_variable, before, now))):
         return None
-    here = "and its curvature, which did not move then, does now" if same else f"but its space is now {manifold!r}"
+    here = "and its curvature, a constant then, is a variable now" if same else f"but its space is now {manifold!r}"
     return _say(home, here)
 
 

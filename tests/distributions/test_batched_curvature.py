@@ -33,8 +33,10 @@ TOLERANCE = 4 * ROUNDING[torch.float64]
 
 
 def in_shapes(shapes):
-    """All shapes on the ball, two of them on the other spaces."""
-    return [(case, *row) for case in CASES for row in (shapes if case.chart is PoincareBall else shapes[:3:2])]
+    """All shapes for each distribution and kind of scale on the ball; for the others the one that broadcasts most."""
+    on_the_ball = [case for case in CASES if case.chart is PoincareBall and case.dim > 1]
+    whole = list({(case.law, case.kind): case for case in on_the_ball}.values())
+    return [(case, *row) for case in CASES for row in (shapes if case in whole else shapes[2:3])]
 
 
 every_row = pytest.mark.parametrize(("case", "shape", "batch"), in_shapes(SHAPES), ids=str)

@@ -156,11 +156,13 @@ def test_density_at_the_origin_of_a_law_centred_there(case, dtype):
     assert all((gradient == 0).all() for gradient in gradients)
 
 
+# Half of all, as the black squares of a board: what one distribution lacks the other has.
 SWEEP = [
     NormalCase(law, "isotropic", dim, c)
-    for law in (hdist.WrappedNormal, hdist.RiemannianNormal)
-    for dim in (1, 2, 10, 50)
-    for c in (1e-4, 0.1, 1.4)
+    for i, law in enumerate((hdist.WrappedNormal, hdist.RiemannianNormal))
+    for j, dim in enumerate((1, 2, 10, 50))
+    for k, c in enumerate((1e-4, 0.1, 1.4))
+    if (i + j + k) % 2 == 0
 ]
 
 

@@ -2,13 +2,13 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
 from tests.distributions.cases import NORMALS, NormalCase
+from tests.helpers import gauss_legendre
 
 DISC = [case for case in NORMALS if case.dim == 2 and case.chart is PoincareBall] + [
     NormalCase(hdist.WrappedNormal, "diagonal", 2, 1.4),
@@ -20,7 +20,7 @@ REACH = 12.0  # distance from the origin beyond which none of the laws has mass
 
 
 def _gauss(count, low, high):
-    nodes, weights = np.polynomial.legendre.leggauss(count)
+    nodes, weights = gauss_legendre(count)
     half = (high - low) / 2
     return torch.tensor(low + half * (1 + nodes)), torch.tensor(half * weights)
 

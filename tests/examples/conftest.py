@@ -22,6 +22,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(autouse=True)
+def _coarse(coarse_pictures: None) -> None:
+    pass
+
+
+@pytest.fixture(autouse=True)
 def _one_thread_and_dtype() -> Iterator[None]:
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     torch.set_num_threads(1)

@@ -29,6 +29,7 @@ from pyro_hyperbolic.experiments.table2 import DIMENSIONS, FAR
 from pyro_hyperbolic.nn import GyroplaneLinear
 from tests.experiments.conftest import TINY
 
+pytestmark = pytest.mark.usefixtures("coarse_pictures")
 PATTERNS = {
     "table1": ["*sigma0=1.0"],
     "table2": ["*, d=2", "riemannian*, d=20"],

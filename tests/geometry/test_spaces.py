@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from pyro_hyperbolic import Euclidean, PoincareBall, Product, Sphere, Stereographic
+from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Product, Sphere, Stereographic
 from tests.geometry.spaces import CURVED, SPACES
 from tests.helpers import DTYPES, GEOMETRY, ROUNDING, same
 from tests.loop import curvatures, equals_loop
@@ -174,10 +174,8 @@ def test_frechet_mean_on_a_sphere_of_spread_points_is_a_minimum(seed):
     assert all(value(mean) <= value(m) for m in nearby)
 
 
-@every_dtype
 @every_curved
-def test_derivatives(case, dtype):
-    """Exact in double precision; finite at the origin and where points coincide in both."""
+def test_derivatives(case):
     v = case.coords(seed=1).requires_grad_()
     c = torch.tensor(case.c, dtype=torch.float64, requires_grad=True)
 
@@ -189,6 +187,11 @@ def test_derivatives(case, dtype):
         return torch.cat([torch.stack(out), space.to_normal_coords(None, y)])
 
     assert gradcheck(f, (v, c))
+
+
+@every_dtype
+@every_curved
+def test_derivatives_are_finite_at_the_origin_and_where_points_coincide(case, dtype):
     zero = torch.zeros(case.dim, dtype=dtype, requires_grad=True)
     kappa = torch.tensor(case.c, dtype=dtype, requires_grad=True)
     space = case.of(kappa)
@@ -212,11 +215,12 @@ OPS = {
 }
 
 
-# One of two shapes for each operation and space, in turns.
+# One of two shapes for each operation and space, in turns. Ball and hyperboloid have a table of their own.
 LOOPS = [
     (case, name, *[((3,), ()), ((2, 1), (3,))][(i + j) % 2])
     for i, case in enumerate(CURVED)
     for j, name in enumerate(OPS)
+    if case.of not in (PoincareBall, Lorentz) or name in ("log_det_exp", "flat", "log_det_flat")
 ]
 
 

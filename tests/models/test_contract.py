@@ -105,7 +105,7 @@ def test_loss_and_gradients_are_finite(case, loss):
 def test_training_lowers_the_loss(case):
     net = case.build()
     before = evaluate(case, net)
-    losses = train(case, net, Trace_ELBO(), 30)
+    losses = train(case, net, Trace_ELBO(), 20, learning_rate=0.06)
     assert all(math.isfinite(loss) for loss in losses)
     assert evaluate(case, net) < before - 0.5
 
@@ -115,7 +115,7 @@ def test_every_loss_trains(loss):
     case = VAES[0]
     net = case.build()
     before = evaluate(case, net)
-    losses = train(case, net, LOSSES[loss](), 20, learning_rate=0.05)
+    losses = train(case, net, LOSSES[loss](), 12, learning_rate=0.1)
     assert all(math.isfinite(loss) for loss in losses)
     assert evaluate(case, net) < before - 0.5
 

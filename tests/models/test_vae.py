@@ -44,14 +44,14 @@ class TestShapes:
         assert posterior.event_shape == (case.num_coordinates,)
         assert posterior.mean.dtype == case.options.get("latent_dtype", torch.float32)
 
-    @pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
     @every_vae
-    def test_decode(self, case, batch):
+    def test_decode(self, case):
         vae = case.build()
-        likelihood = vae.decode(vae.prior().sample(batch))
-        assert likelihood.batch_shape == batch
-        assert likelihood.event_shape == case.data_shape
-        assert likelihood.mean.dtype == torch.float32
+        for batch in [(), (3,), (2, 3)]:
+            likelihood = vae.decode(vae.prior().sample(batch))
+            assert likelihood.batch_shape == batch
+            assert likelihood.event_shape == case.data_shape
+            assert likelihood.mean.dtype == torch.float32
 
     @every_vae
     def test_reconstruct(self, case):
@@ -132,11 +132,12 @@ class TestLaws:
 
 
 class TestScales:
-    @pytest.mark.parametrize("factor", [1, 3, 1000])
     @every_vae
-    def test_data_size_scales_the_loss(self, case, factor):
+    def test_data_size_scales_the_loss(self, case):
         vae, x = case.build(), case.data()
-        assert elbo(vae, x, data_size=factor * len(x)) == pytest.approx(factor * elbo(vae, x), rel=1e-5)
+        whole = elbo(vae, x)
+        for factor in (1, 3, 1000):
+            assert elbo(vae, x, data_size=factor * len(x)) == pytest.approx(factor * whole, rel=1e-5)
 
     @both
     def test_subsample(self, case):

@@ -17,6 +17,7 @@ from pyro_hyperbolic.ops import radial
 from pyro_hyperbolic.ops.special import log_sinhc
 from pyro_hyperbolic.ops.tables import Tables, gauss_legendre
 from tests.helpers import CDF, DTYPES, LOG_Z, QUANTILE, QUANTILE_SLOPE, ROUNDING, SLOPE, oracle, same
+from tests.helpers import gauss_legendre as legendre
 
 MP = mpmath.mp.clone()
 MP.dps = 30
@@ -49,11 +50,12 @@ def _mode(q: float, n: int) -> float:
     return float(MP.findroot(lambda y: y * MP.tanh(root * y) / root - n, math.sqrt(n + n * n * q)))
 
 
+@functools.cache
 def _mass(q: float, n: int, low: float, high: float) -> tuple[float, float]:
     """The integral of exp(h - h(mode)) in extended precision, 1040 nodes, and h(mode)."""
     top = _mode(q, n)
     low, high = max(0.0, top - 13, low), min(top + 13, high)
-    x, weight = np.polynomial.legendre.leggauss(20)
+    x, weight = legendre(20)
     edges = np.linspace(np.longdouble(low), np.longdouble(high), 53)
     half = np.diff(edges)[:, None] / 2
     y = edges[:-1, None] + half * (1 + x)

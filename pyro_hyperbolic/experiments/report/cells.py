@@ -53,16 +53,18 @@ def cells(results: Results) -> tuple[str, Figure]:
 
 def _finding(results: Results) -> str:
     """Which scores differ by more than the interval of the difference."""
-    found = []
+    lines = []
     for data, title in TITLES.items():
-        for metric, (name, digits) in METRICS.items():
-            for other in OTHERS:
+        for other in OTHERS:
+            found = []
+            for metric, (name, digits) in METRICS.items():
                 gain = _gain(results, data, metric, other) if _is_known(results, data, metric) else None
                 if gain is not None and gain[1] is not None and abs(gain[0]) > gain[1]:
-                    found.append(f"{name} of {title} ({number(gain, 1.0, digits)} minus {MODELS[other]})")
+                    found.append(f"{name} {number(gain, 1.0, digits)}")
+            lines.append(f"* {title}, c = {CURVED:g} minus {MODELS[other]}: {listed(found) or 'none'}.\n")
     return (
-        f"Scores that c = {CURVED:g} changes by more than the interval, over {results.experiment.seeds} runs:"
-        f" {listed(found) or 'none'}.\n\n"
+        f"Over {results.experiment.seeds} runs, the model with c = {CURVED:g} differs from those without curvature by"
+        f" more than the interval in these scores:\n\n{''.join(lines)}\n"
     )
 
 

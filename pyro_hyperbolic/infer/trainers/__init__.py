@@ -15,12 +15,12 @@ How a step of :class:`~pyro_hyperbolic.infer.FastSVI` flows through these files:
    are Adam in one launch, for captured steps.
 5. The gradients reach the optimiser, for the parameters that ``SVI`` would step. ``watch`` is shown the loss and warns
    where it is no longer finite, without waiting for the device. Now and then the loss is evaluated once more with
-   validation, aside.
+   validation, aside; in a run, ``later`` does so beside the steps that the device has been given.
 
 ``ensemble`` is the same flow for many members. Their parameters are stacked before the first step, and the loss of one
 member with its gradient is mapped over the stack.
 
 Imports point one way: ``fast_svi`` and ``ensemble``, which do not know each other, import ``run`` -> ``minibatch``,
-``transfer``, ``optimiser`` -> ``adam`` -> ``adam_kernel``, ``graphs`` and ``watch``; and from all of them to ``bounds``
-and ``programs``.
+``transfer``, ``optimiser`` -> ``adam`` -> ``adam_kernel``, ``graphs``, ``later`` and ``watch``; and from all of them to
+``bounds`` and ``programs``.
 """

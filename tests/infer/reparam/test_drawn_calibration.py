@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 
-FIGURES = Path(__file__).parents[2] / "docs" / "figures"
+FIGURES = Path(__file__).parents[3] / "docs" / "figures"
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 
 from pyro_hyperbolic.infer import DistributedSVI, FastSVI, log_marginal_likelihood, process_group
-from tests.infer import distributed_worker as worker
+from tests.infer.processes import distributed_worker as worker
 
 WORKER, WORLD = Path(worker.__file__), 3
 
@@ -26,7 +26,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of several processes found."""
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, str(WORKER), str(WORLD), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=WORKER.parents[2], check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=WORKER.parents[3], check=False)
     assert done.returncode == 0, done.stderr
     results = [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
     failures = [scenario["failed"] for result in results for scenario in result.values() if "failed" in scenario]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import partial
 from typing import Any
 
@@ -17,25 +17,26 @@ from torch import Tensor
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI
 from pyro_hyperbolic.models import WarmUp
 from tests.helpers import same
-from tests.infer.programs import PROGRAMS, counts
+from tests.infer.pairs import PROGRAMS, counts
 
 pytestmark = pytest.mark.usefixtures("double")
 
-STEPS = 60
+STEPS = 60  # where the test is a slow one, or on a GPU
+QUICK_STEPS = 24
 NOISY_STEPS = 150  # of runs that are compared in distribution
 TOLERANCE = 1e-6  # of float64, after so many steps of Adam: where a gradient is 0, its sign is that of a rounding
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 NOT_CAPTURED = {"subsample", "sampled graph"}  # plates that draw their indices on the host
-# The compiler may change the order of draws that do not depend on each other, here of direction and radius.
-REORDERED = frozenset({"riemannian"})
+# The compiler may change the order of draws that do not depend on each other: of direction and radius, of two branches.
+REORDERED = frozenset({"riemannian", "enumerated in turns"})
 # Those that differ from another in the distributions alone: the trainers see no difference.
 SIMILAR = {"riemannian", "euclidean", "hyperboloid", "minibatch", "subsample", "graph", "sampled graph", "dropout"}
 SIMILAR |= {"enumerated in the guide", "enumerated in turns", "counts with covariates", "learnable curvature"}
 
 
-def rows(quick: Any, without: frozenset[str] = frozenset()) -> list[Any]:
+def rows(quick: Any, without: Set[str] = frozenset()) -> list[Any]:
     names = [name for name in PROGRAMS if name not in without]
-    return [name if quick(name) else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    return [(name, QUICK_STEPS) if quick(name) else pytest.param(name, STEPS, marks=pytest.mark.slow) for name in names]
 
 
 @pytest.fixture
@@ -80,8 +81,8 @@ def run(kind: Any, programs: str, noise: int = 1, steps: int = STEPS, **options:
     return out | {"losses": torch.stack(losses)}
 
 
-def follows(programs: str, **options: Any) -> None:
-    expected, actual = run(SVI, programs), run(FastSVI, programs, **options)
+def follows(programs: str, steps: int = STEPS, **options: Any) -> None:
+    expected, actual = run(SVI, programs, steps=steps), run(FastSVI, programs, steps=steps, **options)
     assert actual.keys() == expected.keys()
     for value in expected.values():
         assert value.isfinite().all()
@@ -89,14 +90,14 @@ def follows(programs: str, **options: Any) -> None:
         same(actual[name], value, TOLERANCE)
 
 
-@pytest.mark.parametrize("programs", rows(lambda name: name not in SIMILAR))
-def test_traced_steps(programs: str, traced: None) -> None:
-    follows(programs, compile=True)
+@pytest.mark.parametrize(("programs", "steps"), rows(lambda name: name not in SIMILAR))
+def test_traced_steps(programs: str, steps: int, traced: None) -> None:
+    follows(programs, steps, compile=True)
 
 
-@pytest.mark.parametrize("programs", rows(lambda name: name == "modules", without=REORDERED))
-def test_compiled_steps(programs: str, compiled: None) -> None:
-    follows(programs, compile=True)
+@pytest.mark.parametrize(("programs", "steps"), rows(lambda name: name == "modules", without=REORDERED))
+def test_compiled_steps(programs: str, steps: int, compiled: None) -> None:
+    follows(programs, steps, compile=True)
 
 
 @pytest.mark.gpu
@@ -124,8 +125,8 @@ def interval(losses: list[Tensor]) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("programs", "device"),
     [
-        *(pytest.param(name, None, marks=pytest.mark.slow) for name in ("wrapped", "riemannian")),
-        *(pytest.param(name, "cuda", marks=[pytest.mark.gpu, GPU]) for name in ("wrapped", "riemannian")),
+        *(pytest.param(name, None, marks=pytest.mark.slow) for name in ("wrapped", *sorted(REORDERED))),
+        *(pytest.param(name, "cuda", marks=[pytest.mark.gpu, GPU]) for name in ("wrapped", *sorted(REORDERED))),
     ],
 )
 def test_compiled_steps_with_noise_of_their_own(
@@ -152,13 +153,13 @@ def test_compiled_steps_with_noise_of_their_own(
     assert stock < start - 4 * width
 
 
+MEMBERS = {"modules", "statistics of batches"}
 SLOW = ["counts with covariates", "enumerated in the model", "enumerated in the guide", "enumerated in turns"]
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in SLOW]
 
 
 @pytest.mark.parametrize("compile", [False, True])
-@pytest.mark.parametrize("programs", ["modules", "statistics of batches", *SLOW])
-def test_members_of_an_ensemble(programs: str, compile: bool, traced: None) -> None:
+@pytest.mark.parametrize(("programs", "steps"), rows(MEMBERS.__contains__, without=PROGRAMS.keys() - MEMBERS - {*SLOW}))
+def test_members_of_an_ensemble(programs: str, steps: int, compile: bool, traced: None) -> None:
     """Each as FastSVI trains it alone; all draw the same noise."""
 
     def members() -> list[Any]:
@@ -171,12 +172,12 @@ def test_members_of_an_ensemble(programs: str, compile: bool, traced: None) -> N
     kind = partial(EnsembleSVI, randomness="same", compile=compile)
     svi = kind([(p.model, p.guide) for p in pairs], optimiser(), pairs[0].loss())
     pyro.set_rng_seed(1)
-    together = torch.stack([svi.step(*args, shared=True, **kwargs) for _ in range(STEPS)])
+    together = torch.stack([svi.step(*args, shared=True, **kwargs) for _ in range(steps)])
     for i, (model, guide, _, _, loss) in enumerate(members()):
         pyro.clear_param_store()
         alone = FastSVI(model, guide, optimiser(), loss(), compile=True)  # traced: noise out of place
         pyro.set_rng_seed(1)
-        losses = torch.stack([alone.step(*args, **kwargs) for _ in range(STEPS)])
+        losses = torch.stack([alone.step(*args, **kwargs) for _ in range(steps)])
         same(together[1:, i], losses[1:], TOLERANCE)
         for name, tensor in alone.named_parameters().items():
             same(svi.parameters[name][i], tensor, TOLERANCE)
@@ -186,11 +187,11 @@ def test_members_of_an_ensemble(programs: str, compile: bool, traced: None) -> N
             same(a[name].double(), value.double(), TOLERANCE)
 
 
-def weighted(kind: Any, steps: int = 10, **options: Any) -> Tensor:
+def weighted(kind: Any, steps: int = 6, **options: Any) -> Tensor:
     """Losses of a run whose weight of the divergence grows."""
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
-    model, guide, args, kwargs, _ = counts(beta=WarmUp(8))
+    model, guide, args, kwargs, _ = counts(beta=WarmUp(4))
     svi = kind(model, guide, optimiser(), Trace_ELBO(), **options)
     pyro.set_rng_seed(1)
     losses = []
@@ -208,7 +209,7 @@ def test_a_weight_that_grows(traced: None) -> None:
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_weight_that_grows_in_an_ensemble(compile: bool, traced: None) -> None:
     def ensemble(model: Any, guide: Any, *rest: Any) -> Any:
-        members = [(model, guide), counts(beta=WarmUp(8))[:2]]
+        members = [(model, guide), counts(beta=WarmUp(4))[:2]]
         svi = EnsembleSVI(members, *rest, randomness="same", compile=compile)
 
         class First:

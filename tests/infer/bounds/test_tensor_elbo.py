@@ -13,7 +13,7 @@ from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer.bounds.tensor_elbo import tensor_loss
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
 from tests.helpers import same
-from tests.infer.programs import PROGRAMS as TRAINED
+from tests.infer.pairs import PROGRAMS as TRAINED
 
 LOSSES = {
     "Trace": Trace_ELBO,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI
 from tests.helpers import same
-from tests.infer.pyro_examples import EXAMPLES, VAE, Example, images
+from tests.infer.trainers.pyro_examples import EXAMPLES, VAE, Example, images
 
 pytestmark = [
     pytest.mark.usefixtures("double"),

@@ -26,7 +26,8 @@ from tests.helpers import same
 
 needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
-DATA, BATCH, MEMBERS = 107, 4, 3  # 26 whole batches, and one of 3
+DATA, BATCH, MEMBERS = 43, 4, 3
+WHOLE, EPOCH = 10, 11  # batches, and with the last one, which is smaller
 
 
 @pytest.fixture
@@ -43,6 +44,7 @@ def graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, devi
         return losses
 
     monkeypatch.setattr(CapturedStep, "replay", replay)
+    monkeypatch.setattr(run, "_FEWEST", WHOLE)  # fewer than pays, but enough to see
     return taken
 
 
@@ -73,11 +75,11 @@ def test_the_losses_and_parameters_are_those_of_single_steps(make: Any, device: 
     svi, batches = make(device)
     losses = torch.cat([svi.run(batches.epoch(number)) for number in range(2)])
     state = svi.state_dict()
-    assert 26 in graphs  # whole epochs without the host
+    assert WHOLE in graphs  # whole epochs without the host
     svi, batches = make(device)
     expected = torch.stack([svi.step(batch) for number in range(2) for batch in batches.epoch(number)])
     same(losses, expected, 1e-5)
-    assert svi.steps == state["steps"] == len(losses) == 2 * 27
+    assert svi.steps == state["steps"] == len(losses) == 2 * EPOCH
     for name, value in svi.state_dict()["parameters"].items():
         same(state["parameters"][name], value, 1e-5)
 
@@ -96,9 +98,9 @@ def test_an_interrupt_leaves_a_run_that_goes_on(
         patch.setattr(svi, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             svi.run(batches.epoch(1))
-    assert svi.steps == 27 + 26  # the graph before the interrupt counts
-    assert len(svi.run(batches.epoch(1, start=26))) == 1
-    assert svi.steps == 2 * 27
+    assert svi.steps == EPOCH + WHOLE  # the graph before the interrupt counts
+    assert len(svi.run(batches.epoch(1, start=WHOLE))) == 1
+    assert svi.steps == 2 * EPOCH
 
 
 @pytest.mark.parametrize("device", ["cpu"])
@@ -107,7 +109,7 @@ def test_the_first_loss_that_is_not_finite_is_named(device: str, graphs: list[in
     svi.run(batches.epoch(0))
     batches.data[5] = torch.nan
     place = next(i for i, rows in enumerate(batches._order(3 * 1_000_003 + 1, 0)) if 5 in rows)
-    with pytest.warns(UserWarning, match=f"not finite since step {27 + place + 1}$"):
+    with pytest.warns(UserWarning, match=f"not finite since step {EPOCH + place + 1}$"):
         svi.run(batches.epoch(1))
 
 
@@ -116,7 +118,7 @@ def test_the_first_loss_that_is_not_finite_is_named(device: str, graphs: list[in
 def test_validation_comes_as_often_as_in_single_steps(make: Any, device: str, graphs: list[int]) -> None:
     counts = []
     for whole in (True, False):
-        svi, batches = make(device, validate_every=20)
+        svi, batches = make(device, validate_every=8)
         loss, evaluations = svi.loss, 0
 
         def counted(*args: Any, _loss: Any = loss, **kwargs: Any) -> Tensor:
@@ -126,19 +128,18 @@ def test_validation_comes_as_often_as_in_single_steps(make: Any, device: str, gr
 
         svi.run(batches.epoch(0))
         svi.loss = counted
-        for number in (1,):
-            if whole:
-                svi.run(batches.epoch(number))
-            else:
-                for batch in batches.epoch(number):
-                    svi.step(batch)
+        if whole:
+            svi.run(batches.epoch(1))
+        else:
+            for batch in batches.epoch(1):
+                svi.step(batch)
         counts.append(evaluations)
     assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_validation_finds_beside_the_steps_is_raised(device: str, graphs: list[int]) -> None:
-    svi, batches = single(device, validate_every=20)
+    svi, batches = single(device, validate_every=8)
     svi.run(batches.epoch(0))
     loss = svi.loss
 
@@ -165,11 +166,11 @@ def loaders(batches: Minibatches) -> dict[str, tuple[Any, int | None, int]]:
     """An iterable, what the bar takes for its length, and how many steps it makes."""
     rows = TensorDataset(batches.data)
     return {
-        "epoch": (batches.epoch(0), 27, 27),
-        "rest of an epoch": (batches.epoch(0, start=20), 7, 7),
-        "loader": (DataLoader(rows, BATCH), 27, 27),
-        "loader without a length": (DataLoader(Endless(), BATCH), None, 27),
-        "generator": ((batch for batch in batches.epoch(0)), None, 27),
+        "epoch": (batches.epoch(0), EPOCH, EPOCH),
+        "rest of an epoch": (batches.epoch(0, start=4), EPOCH - 4, EPOCH - 4),
+        "loader": (DataLoader(rows, BATCH), EPOCH, EPOCH),
+        "loader without a length": (DataLoader(Endless(), BATCH), None, EPOCH),
+        "generator": ((batch for batch in batches.epoch(0)), None, EPOCH),
         "list": ([(batches.data[:BATCH],), {"x": batches.data[BATCH : 2 * BATCH]}], 2, 2),
         "nothing": ([], None, 0),
     }
@@ -206,7 +207,7 @@ def test_an_interrupt_among_the_batches(device: str, graphs: list[int]) -> None:
     with pytest.raises(KeyboardInterrupt):
         svi.run(some())
     assert svi.steps == 5
-    assert len(svi.run(batches.epoch(0, start=5))) == 22
+    assert len(svi.run(batches.epoch(0, start=5))) == EPOCH - 5
 
 
 @pytest.mark.parametrize("device", ["cpu"])
