@@ -114,7 +114,7 @@ class _CompiledGraph:
             # input before every call, which takes as long as all else that is done outside of the kernels.
             # Without an environment of shapes, though all are numbers here, the compiler keeps nothing on disk.
             with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
-                compiled = compile_fx.compile_fx(
+                compiled: Any = compile_fx.compile_fx(
                     copy.deepcopy(self._graph), list(leaves), config_patches=_known(options), ignore_shape_env=True
                 )
             return compiled, compiled(*leaves)
