@@ -190,8 +190,8 @@ class TestReport:
         )
         assert (
             f"For d = 2, 5, 10 and 20 the hyperbolic model with next to no curvature gains {layers} nats over the"
-            " Euclidean one. The best of the paper's hyperbolic models, chosen on the test images, gains another"
-            f" {curvature}.\n" in text
+            " Euclidean one. The best of the paper's hyperbolic models, chosen on the test images, changes that"
+            f" by {curvature} nats, where a plus is a gain.\n" in text
         )
         assert f"* Learned curvatures, from 1: 0.70 ± {half:.2f} (d = 2), " in text
 
