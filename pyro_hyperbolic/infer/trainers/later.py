@@ -11,8 +11,8 @@ import torch
 class Later:
     """An evaluation that is put off until the device has been given more work, and then runs beside it.
 
-    An evaluation of a program keeps the host busy for as long as the device takes for a hundred captured steps, which
-    would wait for it. On a stream of its own it waits for none of the steps that were queued meanwhile. It reads the
+    An evaluation of a program keeps the host busy for as long as the device takes for many captured steps, which would
+    wait for it. On a stream of its own it waits for none of the steps that were queued meanwhile. It reads the
     parameters while they are trained: each number as it was before a step or after it.
     """
 

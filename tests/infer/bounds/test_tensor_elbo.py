@@ -15,6 +15,8 @@ from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
 from tests.helpers import same
 from tests.infer.pairs import PROGRAMS as TRAINED
 
+pytestmark = pytest.mark.usefixtures("double")
+
 LOSSES = {
     "Trace": Trace_ELBO,
     "Trace of 3": lambda: Trace_ELBO(num_particles=3),
@@ -35,15 +37,6 @@ ENUMERATING = {
     "Enum of 3 at once": lambda: TraceEnum_ELBO(num_particles=3, max_plate_nesting=2, vectorize_particles=True),
 }
 TOLERANCE = 1e-10
-
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    pyro.clear_param_store()
-    torch.manual_seed(0)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def wrapped():

@@ -20,6 +20,8 @@ from pyro_hyperbolic.infer.reparam.coords import NormalCoordinates
 from tests.helpers import same
 from tests.infer.reparam.drawn_models import distances, no_data
 
+pytestmark = pytest.mark.usefixtures("double")
+
 CHARTS = [PoincareBall, Lorentz]
 FAMILIES = [hdist.WrappedNormal, hdist.RiemannianNormal]
 every_chart = pytest.mark.parametrize("chart", CHARTS)
@@ -31,15 +33,6 @@ every_dim = pytest.mark.parametrize("dim", [1, 2, 5])
 def log_prior(u):
     """Of the logarithm of c."""
     return dist.Normal(0.0, 0.5).log_prob(u)
-
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    pyro.clear_param_store()
-    pyro.set_rng_seed(0)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def coordinates(chart, family, c, loc):

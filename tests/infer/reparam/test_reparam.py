@@ -19,6 +19,8 @@ from pyro_hyperbolic.infer import ManifoldReparam, RiemannianNormalReparam, Wrap
 from pyro_hyperbolic.nn import ManifoldModule
 from tests.helpers import same
 
+pytestmark = pytest.mark.usefixtures("double")
+
 CHARTS = [PoincareBall(0.7), Lorentz(0.7)]
 every_chart = pytest.mark.parametrize("chart", CHARTS, ids=repr)
 SCALES = {
@@ -35,15 +37,6 @@ FORMS = {
     "coordinates of a Riemannian normal": (hdist.RiemannianNormal, ManifoldReparam, "z_coords"),
 }
 every_form = pytest.mark.parametrize("form", FORMS)
-
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    pyro.clear_param_store()
-    torch.manual_seed(0)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def law(chart, kind="diagonal", family=hdist.WrappedNormal):
