@@ -63,7 +63,8 @@ class _CompiledGraph:
     """A graph that is compiled by its first call, unless one that computes the same is known.
 
     What the trace has met beside its inputs (parameters, constants) becomes inputs too, so that compiled code holds no
-    tensor of anyone and can be shared. It is compiled once more for inputs of another layout.
+    tensor of anyone and can be shared. It is compiled once more for inputs of another layout, and
+    for products of another precision.
     """
 
     def __init__(self, graph: torch.fx.GraphModule, out_spec: Any, options: dict[str, Any]) -> None:
@@ -73,7 +74,10 @@ class _CompiledGraph:
 
     def __call__(self, *inputs: Any) -> Any:
         leaves = (*self._constants, *pytree.tree_leaves(inputs))
-        forms = tuple([(t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in leaves])
+        # What torch.compile would look at before every call, as far as code of this kind depends on it.
+        settings = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+        layouts = [(t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in leaves]
+        forms = (*settings, *layouts)
         run = self._runs.get(forms)
         out = self._first_call(forms, leaves) if run is None else run(*leaves)
         return pytree.tree_unflatten(out, self._out_spec)
