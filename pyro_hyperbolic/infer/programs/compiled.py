@@ -55,6 +55,7 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
 
     with pyro.validation_enabled(False):
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    _hasten(graph)
     is_tuned = tune and any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
     return _CompiledGraph(graph, out_spec, _TUNED if is_tuned else {})
 
@@ -183,6 +184,28 @@ def _lift_constants(graph: torch.fx.GraphModule) -> list[Tensor]:
         delattr(graph, name)
     graph.recompile()
     return list(tensors.values())
+
+
+def _hasten(graph: torch.fx.GraphModule) -> None:
+    """Move every operation to where its inputs are known, with draws in the order in which they were.
+
+    The compiler fuses operations on the same tensor only where they are near to each other, and the derivative of a
+    likelihood is traced long after the likelihood.
+    """
+    depths: dict[torch.fx.Node, int] = {}
+    last_draw = 0
+    for node in graph.graph.nodes:
+        depth = 1 + max((depths[other] for other in node.all_input_nodes), default=-1)
+        if isinstance(node.target, torch._ops.OpOverload):
+            if node.target._schema.is_mutable:
+                return  # what reads a tensor before it is changed must not come after
+            if torch.Tag.nondeterministic_seeded in node.target.tags:
+                depth = last_draw = max(depth, last_draw + 1)
+        depths[node] = depth
+    *nodes, output = graph.graph.nodes
+    for node in sorted(nodes, key=lambda node: (node.op != "placeholder", depths[node])):
+        output.prepend(node)
+    graph.recompile()
 
 
 class _LastSite(Messenger):
