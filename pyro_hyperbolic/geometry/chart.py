@@ -35,11 +35,11 @@ class StereographicChart(Manifold):
 
     def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
         r"""Möbius addition :math:`x \oplus y`."""
-        return pm.mobius_add(x, y, self.aligned_c(x))
+        return pm.mobius_add(x, y, self.aligned_c(x), self.sign)
 
     def gyration(self, a: Tensor, b: Tensor, u: Tensor) -> Tensor:
         r"""The rotation :math:`\operatorname{gyr}[a, b]u` by which :math:`\oplus` fails to be associative."""
-        return pm.gyration(a, b, u, self.aligned_c(a))
+        return pm.gyration(a, b, u, self.aligned_c(a), self.sign)
 
     def lambda_x(self, x: Tensor) -> Tensor:
         """Conformal factor ``(...)``."""
@@ -101,7 +101,7 @@ class StereographicChart(Manifold):
 
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """Parallel transport of ``v`` along the geodesic from ``x`` to ``y``."""
-        return pm.transp(x, y, v, self.aligned_c(x))
+        return pm.transp(x, y, v, self.aligned_c(x), self.sign)
 
     def transp0(self, y: Tensor, v: Tensor) -> Tensor:
         """Parallel transport of ``v`` from the origin to ``y``."""
@@ -125,7 +125,7 @@ class StereographicChart(Manifold):
 
     def projx(self, x: Tensor) -> Tensor:
         """The nearest point that the dtype can hold; ``x`` itself if it is one."""
-        return pm.projx(x, self.aligned_c(x))
+        return pm.projx(x, self.aligned_c(x), self.sign)
 
     def contains(self, x: Tensor) -> Tensor:
         """Which points are strictly inside of the ball; ``False`` for ``nan``."""

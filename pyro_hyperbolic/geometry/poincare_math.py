@@ -23,6 +23,15 @@ of radius :math:`1/\sqrt{-c}` without the antipode of the origin. ``sign``, that
 leads the special functions to their circular twins, and wide angles to :mod:`~pyro_hyperbolic.geometry.arcs`.
 Functions without it are rational in ``c``. :func:`geodesic` is the ball's alone: its weights, a quotient of sines for
 ``c < 0``, are lost towards antipodes, and the way by normal coordinates is not.
+
+For ``c < 0`` the denominator :math:`\alpha\beta + c|s|^2` is a difference, of which nothing is left where
+:math:`x \oplus y` comes near to the antipode of the origin. It is a sum of two squares instead,
+
+.. math:: \alpha\beta + c|s|^2 = (1 + c\langle x, y\rangle)^2 + c^2|x \wedge y|^2 ,
+
+and a step of normal coordinates has the sine and the cosine of half its length in the place of their quotient, which
+has poles. The antipode is the other end of the chart: with the margin ``m`` of the border, the gap of a point that is
+made is at most :math:`1/m^2`, so that none is made nearer to the antipode than :math:`2m/\sqrt{-c}`.
 """
 
 from __future__ import annotations
@@ -39,9 +48,11 @@ from pyro_hyperbolic.ops.pairs import pairwise_norm
 from pyro_hyperbolic.ops.products import einsum
 from pyro_hyperbolic.ops.special import (
     asinhc,
+    cosh_sqrt,
     dot,
     log_sinhc,
     safe_norm,
+    sinhc,
     squared_norm,
     tanhc,
     unit,
@@ -73,19 +84,66 @@ def _gap(x: Tensor, c: Curvature) -> Tensor:
     return torch.threshold(1 - c * squared_norm(x), 0.0, torch.nan)
 
 
-def projx(x: Tensor, c: Curvature) -> Tensor:
-    """The nearest point with the representable margin to the border; ``x`` itself if it has it."""
+def projx(x: Tensor, c: Curvature, sign: int = 1) -> Tensor:
+    """The nearest point with the representable margin to the border, or to the antipode; ``x`` itself if it has it."""
     check_precision(x)
-    excess = c * squared_norm(x) / (1 - border_margin(x.dtype))
+    square, margin = c * squared_norm(x), border_margin(x.dtype)
+    excess = square / (1 - margin)
+    if sign <= 0:
+        far = -(margin * margin) * square
+        excess = far if sign < 0 else torch.maximum(excess, far)
     # A square that overflows must not pass for the origin.
     return x * torch.threshold(excess.clamp(min=1).rsqrt(), 0.0, torch.nan)
 
 
-def mobius_add(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+def mobius_add(x: Tensor, y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
+    return _by_sign(c, sign, lambda c: _open_sum(x, y, c), lambda c: _closed_sum(x, y, 1.0, c))
+
+
+def _by_sign(
+    c: Curvature, sign: int, at_least_0: Callable[[Curvature], Tensor], at_most_0: Callable[[Curvature], Tensor]
+) -> Tensor:
+    """One of two functions of the curvature by its sign; each sees only what it can take, 0 in the other's place."""
+    if sign != 0:
+        return at_least_0(c) if sign > 0 else at_most_0(c)
+    c = torch.as_tensor(c)
+    return torch.where(c < 0, at_most_0(c.clamp(max=0)), at_least_0(c.clamp(min=0)))
+
+
+def _open_sum(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
+    """:math:`x \\oplus y` for ``c >= 0``."""
     s = x + y
     cs2 = c * squared_norm(s)
     alpha, beta = gap(x, c), gap(y, c)
     return projx((alpha * s + cs2 * x) / (alpha * beta + cs2), c)
+
+
+def _closed_sum(x: Tensor, y: Tensor, h: float | Tensor, c: Curvature) -> Tensor:
+    r""":math:`x \oplus y/h` for ``c <= 0``, where ``h`` may be 0.
+
+    Of the two forms of the numerator, :math:`\alpha s + c|s|^2x` with the sum and
+    :math:`(1 + 2c\langle x, y\rangle + c|y|^2)x + \alpha y` with the terms, that with the smaller vectors is taken: a
+    large ``x`` cancels in the first, a small ``s`` is lost in the second.
+    """
+    s = h * x + y
+    along, ss, yy = (x * y).sum(-1, keepdim=True), squared_norm(s), squared_norm(y)
+    alpha, beta = gap(x, c), h * h - c * yy
+    by_sum = alpha * h * s + c * ss * x
+    by_terms = (h * h + 2 * c * h * along + c * yy) * x + alpha * h * y
+    numerator = torch.where(yy < ss, by_terms, by_sum)
+    denominator = (h + c * along).square() + (c * _wedge(x, y)).square()
+    margin = border_margin(x.dtype)
+    lost = denominator < margin * margin * alpha * beta
+    point = numerator / torch.where(lost, 1.0, denominator)
+    far = torch.where(lost, -c * torch.ones_like(alpha), 1.0).rsqrt() / margin
+    # What is left of the numerator there is rounding: a direction as good as any, without a derivative.
+    return projx(toward(numerator.detach(), far, lost, point), c, -1)
+
+
+def _wedge(x: Tensor, y: Tensor) -> Tensor:
+    r""":math:`|x \wedge y|`, the area between two vectors, last dimension kept."""
+    direction = unit(x)
+    return safe_norm(x) * safe_norm(y - (direction * y).sum(-1, keepdim=True) * direction)
 
 
 def mobius_coadd(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
@@ -107,9 +165,26 @@ def mobius_matvec(m: Tensor, x: Tensor, c: Curvature) -> Tensor:
     return expmap0(einsum("...od,...d->...o", m, logmap0(x, c)), c)
 
 
-def gyration(a: Tensor, b: Tensor, u: Tensor, c: Curvature) -> Tensor:
+def gyration(a: Tensor, b: Tensor, u: Tensor, c: Curvature, sign: int = 1) -> Tensor:
     r""":math:`\ominus(a \oplus b) \oplus (a \oplus (b \oplus u))`, a rotation, in closed form."""
-    return gyrate(a, gap(a, c), b, gap(b, c), u, c)
+    return _by_sign(c, sign, lambda c: gyrate(a, gap(a, c), b, gap(b, c), u, c), lambda c: _turn(a, b, u, c))
+
+
+def _turn(a: Tensor, b: Tensor, u: Tensor, c: Curvature) -> Tensor:
+    r"""The same for ``c <= 0``, by half of its angle; the identity where there is none, :math:`a \oplus b` an antipode.
+
+    .. math:: u + 2\,\frac{pJu + J^2u}{p^2 + c^2|a \wedge b|^2}, \qquad
+              p = 1 + c\langle a, b\rangle, \quad Ju = c\,(\langle b, u\rangle a - \langle a, u\rangle b)
+    """
+
+    def half(u: Tensor) -> Tensor:
+        return c * (dot(b, u).unsqueeze(-1) * a - dot(a, u).unsqueeze(-1) * b)
+
+    p = 1 + c * dot(a, b).unsqueeze(-1)
+    denominator = p.square() + (c * _wedge(a, b)).square()
+    lost = denominator < border_margin(u.dtype) ** 2 * gap(a, c) * gap(b, c)
+    first = half(u)
+    return torch.where(lost, u, u + 2 * (p * first + half(first)) / torch.where(lost, 1.0, denominator))
 
 
 def gyrate(a: Tensor, alpha: Tensor, b: Tensor, beta: Tensor, u: Tensor, c: Curvature) -> Tensor:
@@ -142,7 +217,7 @@ def expmap0(v: Tensor, c: Curvature, sign: int = 1) -> Tensor:
     factor = tanhc(c * squared_norm(v), sign)
     # As in projx: the factor is 0 only where the square overflows.
     factor = torch.threshold(factor, 0.0, torch.nan) if sign > 0 else torch.where(factor == 0, torch.nan, factor)
-    return projx(factor * v, c)
+    return projx(factor * v, c, sign)
 
 
 def logmap0(y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
@@ -157,7 +232,7 @@ def logmap0(y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
 
 
 def expmap(x: Tensor, v: Tensor, c: Curvature, sign: int = 1) -> Tensor:
-    return mobius_add(x, expmap0(v / gap(x, c), c, sign), c)
+    return from_normal_coords(x, 2 * v / gap(x, c), c, sign)
 
 
 def logmap(x: Tensor, y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
@@ -166,7 +241,12 @@ def logmap(x: Tensor, y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
 
 def from_normal_coords(x: Tensor, v: Tensor, c: Curvature, sign: int = 1) -> Tensor:
     r""":math:`\exp_x(v / \lambda_x)`: the point at distance :math:`|v|` from ``x`` in direction ``v``."""
-    return mobius_add(x, expmap0(v / 2, c, sign), c)
+    return _by_sign(c, sign, lambda c: _open_sum(x, expmap0(v / 2, c), c), lambda c: _closed_step(x, v / 2, c))
+
+
+def _closed_step(x: Tensor, v: Tensor, c: Curvature) -> Tensor:
+    u = c * squared_norm(v)
+    return _closed_sum(x, sinhc(u, -1) * v, cosh_sqrt(u, -1), c)
 
 
 def to_normal_coords(x: Tensor, y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
@@ -182,6 +262,11 @@ def _half_log(x: Tensor, y: Tensor, c: Curvature, sign: int) -> Tensor:
     gaps = alpha * beta
     u = c * s2 / gaps
     direction = alpha * s - c * s2 * x
+    if sign <= 0:
+        # As in _closed_sum; for c >= 0 the first form is the better one, however long the terms are.
+        yy = squared_norm(y)
+        by_terms = alpha * y - (1 - 2 * c * dot(x, y).unsqueeze(-1) + c * yy) * x
+        direction = torch.where((yy < s2) & (u < 0), by_terms, direction)
     small = narrow(u, sign)
     near = asinhc(small, sign) * (1 + small).rsqrt() * direction / gaps
     if sign > 0:
@@ -200,11 +285,9 @@ def dist(x: Tensor, y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
 def _cochord(x: Tensor, y: Tensor, c: Curvature, wide: Tensor) -> Tensor:
     r""":math:`\sqrt{\alpha\beta + c|x - y|^2}` where the angle is wide, by a sum of two squares; 1 elsewhere.
 
-    .. math:: \alpha\beta + c|x - y|^2 = (1 - c\langle x, y\rangle)^2 + c^2(|x|^2|y|^2 - \langle x, y\rangle^2)
+    .. math:: \alpha\beta + c|x - y|^2 = (1 - c\langle x, y\rangle)^2 + c^2|x \wedge y|^2
     """
-    xy = dot(x, y).unsqueeze(-1)
-    across = y - xy * x / torch.where(wide & (x != 0).any(-1, keepdim=True), squared_norm(x), 1.0)
-    return torch.where(wide, safe_norm(torch.cat([1 - c * xy, c * safe_norm(x) * safe_norm(across)], -1)), 1.0)
+    return torch.where(wide, safe_norm(torch.cat([1 - c * dot(x, y).unsqueeze(-1), c * _wedge(x, y)], -1)), 1.0)
 
 
 def dist0(x: Tensor, c: Curvature, sign: int = 1) -> Tensor:
@@ -223,8 +306,8 @@ def pairwise_dist(x: Tensor, y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
     return 2 * arc(chord, c, sign)
 
 
-def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature) -> Tensor:
-    return gap(y, c) / gap(x, c) * gyration(y, -x, v, c)
+def transp(x: Tensor, y: Tensor, v: Tensor, c: Curvature, sign: int = 1) -> Tensor:
+    return gap(y, c) / gap(x, c) * gyration(y, -x, v, c, sign)
 
 
 def transp0(y: Tensor, v: Tensor, c: Curvature) -> Tensor:

@@ -25,6 +25,10 @@ class Stereographic(StereographicChart, Space):
     Everything is smooth in ``k`` through 0, with exact derivatives, so that a learned curvature may change its sign.
     Points and tangent vectors are ``(..., d)``. At antipodes the conventions are those of :class:`Sphere`.
 
+    For ``k > 0`` coordinates grow without bound towards the antipode of the origin and end before it: a point that is
+    made within :math:`1.9 \cdot 10^{-6}/\sqrt k` of it in float32 (:math:`3.6 \cdot 10^{-15}/\sqrt k` in float64) is
+    moved to that distance, a few units of rounding. Everything is finite up to there, gradients included.
+
     :param k: the curvature, a finite float or a floating tensor of any shape (see :class:`Manifold`).
 
     >>> x, y = torch.tensor([0.5, 0.0]), torch.tensor([0.0, 0.5])

@@ -12,7 +12,7 @@ from scipy import stats
 from torch.distributions import kl_divergence
 
 import pyro_hyperbolic.distributions as hdist
-from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Product, Sphere
+from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Product, Sphere, Stereographic
 from pyro_hyperbolic.distributions.windings import WIDEST, count_windings
 from tests.helpers import DTYPES, LOG_PROB, gauss_legendre, same
 
@@ -235,6 +235,31 @@ class TestLimits:
             log_prob = law.log_prob(value)
             assert not log_prob.isnan()
             assert torch.autograd.grad(log_prob, value)[0].isfinite().all() or name == "power"
+
+    @every_dtype
+    @pytest.mark.parametrize("vectorised", [False, True], ids=["loop", "vmap"])
+    def test_draws_at_the_end_of_the_stereographic_chart(self, vectorised, dtype):
+        """As in training: a posterior's draws near the antipode of the origin, scored by both; one curvature each."""
+        gaps = torch.logspace(-10, 0, 200, dtype=dtype).unsqueeze(-1)
+        axis = torch.tensor([0.6, 0.8], dtype=dtype)
+        centre = torch.linspace(-1.2, 1.2, 200, dtype=dtype).unsqueeze(-1) * axis
+        noise = 2 * ((math.pi - gaps) * axis - 2 * centre)
+
+        def bound(k, centre):
+            space = Stereographic(k)
+            q = hdist.WrappedNormal(space.exp0(centre), 0.5, space, validate_args=False)
+            z = q.from_noise(noise)
+            p = hdist.WrappedNormal(torch.zeros_like(axis), 1.0, space, validate_args=False)
+            return p.log_prob(z) - q.log_prob(z)
+
+        value_and_slopes = torch.func.grad_and_value(lambda *args: bound(*args).sum(), argnums=(0, 1))
+        curvatures = torch.tensor([-1.0, 0.0, 1.0], dtype=dtype)
+        if vectorised:
+            found = [torch.func.vmap(value_and_slopes, (0, None))(curvatures, centre)]
+        else:
+            found = [value_and_slopes(k, centre) for k in curvatures]
+        for (slope_k, slope_centre), value in found:
+            assert all(part.isfinite().all() for part in (slope_k, slope_centre, value))
 
 
 class TestDivergence:
