@@ -132,6 +132,27 @@ def test_another_shape_is_captured_anew() -> None:
     )
 
 
+def test_an_old_graph_may_become_garbage_while_another_is_captured() -> None:
+    old = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(old):
+        torch.zeros(3, device="cuda")
+    graphs = [old]
+    del old
+    programs = vae()
+
+    def model(x: Tensor) -> None:
+        if graphs and torch.cuda.is_current_stream_capturing():
+            cycle: list[Any] = [graphs.pop()]
+            cycle.append(cycle)
+            del cycle
+            [[] for _ in range(100_000)]  # enough to call the collector
+        programs.model(x)
+
+    svi = FastSVI(model, programs.guide, adam(), Trace_ELBO())
+    assert losses(svi, batches()).isfinite().all()
+    assert not graphs  # otherwise nothing was captured
+
+
 def test_schedule_reaches_the_captured_graph() -> None:
     def run(trainer: Any) -> Tensor:
         pyro.clear_param_store()

@@ -17,9 +17,12 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-# What the compiler is asked for where steps are short: tuned products, without a table of timings for each of them,
-# and small kernels in one launch.
-_TUNED = {
+# Operations stay in the order of the trace, in which a likelihood and its derivative are near enough to each other to
+# become one kernel. The compiler's own order puts the densities of the latents between the two.
+_USUAL: dict[str, Any] = {"reorder_for_locality": False}
+# What the compiler is asked for on top where steps are short: tuned products, without a table of timings for each of
+# them, and small kernels in one launch.
+_TUNED: dict[str, Any] = {
     "max_autotune_gemm": True,
     "combo_kernels": True,
     "autotune_num_choices_displayed": 0,
@@ -120,7 +123,10 @@ class _CompiledGraph:
             # Without an environment of shapes, though all are numbers here, the compiler keeps nothing on disk.
             with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
                 compiled: Any = compile_fx.compile_fx(
-                    copy.deepcopy(self._graph), list(leaves), config_patches=_known(options), ignore_shape_env=True
+                    copy.deepcopy(self._graph),
+                    list(leaves),
+                    config_patches=_known(_USUAL | options),
+                    ignore_shape_env=True,
                 )
             return compiled, compiled(*leaves)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -51,7 +53,7 @@ class CapturedStep:
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         spare = generator.clone_state()
         try:
-            with torch.cuda.graph(self._graph):
+            with _no_collection(), torch.cuda.graph(self._graph):
                 self._loss = step(*own_args, **own_kwargs)
         except Exception:
             # The generator would go on waiting for the end of the capture, and refuse every other draw.
@@ -69,6 +71,18 @@ class CapturedStep:
             own.copy_(given, non_blocking=True)
         self._graph.replay()
         return self._loss.clone()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's collector: a graph that no one needs any more, were it destroyed now, would end the capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class CapturedSteps:
