@@ -79,7 +79,7 @@ class _CompiledGraph:
     def __call__(self, *inputs: Any) -> Any:
         leaves = (*self._constants, *pytree.tree_leaves(inputs))
         # What torch.compile would look at before every call, as far as code of this kind depends on it.
-        settings = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+        settings = _precision(), torch.are_deterministic_algorithms_enabled()
         layouts = [(t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in leaves]
         forms = (*settings, *layouts)
         run = self._runs.get(forms)
@@ -149,6 +149,13 @@ class _CompiledGraph:
         from torch._inductor import compile_fx, config  # slow to import, as above
 
         return self._graph.code, forms, compile_fx.compile_fx, config.get_hash(), tuple(self._options)
+
+
+def _precision() -> Any:
+    """Of float32 products on CUDA, which kernels that the compiler writes for them have built in."""
+    matmul = torch.backends.cuda.matmul
+    # torch's older question is an error once a program has answered the newer one, which torch 2.8 does not have.
+    return matmul.fp32_precision if hasattr(matmul, "fp32_precision") else matmul.allow_tf32
 
 
 def _known(options: dict[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def test_branch_is_reported_by_the_first_step(x):
         svi.step(x)
 
 
-def test_law_made_outside_with_validation(x):
+def test_distribution_made_outside_with_validation(x):
     prior = dist.Normal(0.0, 1.0, validate_args=True).expand([1]).to_event(1)
 
     def model(x: Tensor) -> None:

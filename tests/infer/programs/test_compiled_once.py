@@ -125,6 +125,24 @@ def test_no_more_is_kept_than_was_said(compilations: list[Any], monkeypatch: pyt
     assert len(compiled._KNOWN) == 2
 
 
+def test_products_of_another_precision_are_compiled_for(compilations: list[Any]) -> None:
+    """However a program asks for it: torch has an older way and a newer one, after which it refuses the older."""
+    function = compiled.compile_function(lambda x: x @ x, torch.zeros(3, 3))
+    matmul, x = torch.backends.cuda.matmul, torch.randn(3, 3)
+    try:
+        for count, setting in enumerate(("highest", "high", "highest"), 1):
+            torch.set_float32_matmul_precision(setting)
+            assert torch.equal(function(x), x @ x)
+            assert len(compilations) == min(count, 2)
+        if hasattr(matmul, "fp32_precision"):
+            matmul.fp32_precision = "tf32"
+            assert torch.equal(function(x), x @ x)
+            assert len(compilations) == 2
+            matmul.fp32_precision = "ieee"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 def test_inputs_of_another_layout_are_compiled_for(compilations: list[Any]) -> None:
     function = compiled.compile_function(lambda x: 2 * x, torch.zeros(3, 4))
     for x in (torch.randn(3, 4), torch.randn(4, 3).mT, torch.randn(3, 4)):
