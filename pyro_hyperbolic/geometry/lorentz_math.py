@@ -314,10 +314,8 @@ def dist2plane0(x: Tensor, p: Tensor, normal: Tensor, c: Curvature, signed: bool
 def _plane_sinh(
     x: Tensor, p: Tensor, normal: Tensor, gx: Tensor, gp: Tensor, c: Curvature, dtype: torch.dtype | None = None
 ) -> Tensor:
-    length = safe_norm(normal)
-    unit = normal / torch.where(length == 0, 1.0, length)
     points = space(x) / (1 + gx), (1 + gx) / 2, space(p) / (1 + gp), (1 + gp) / 2
-    return plane_sinh(*points, unit, c, dtype or x.dtype)
+    return plane_sinh(*points, normal, c, dtype or x.dtype)
 
 
 def _signed(distance: Tensor, signed: bool) -> Tensor:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.ops.pairs import broadcast_square
 from pyro_hyperbolic.ops.products import rounded_dot
-from pyro_hyperbolic.ops.special import dot, squared_norm
+from pyro_hyperbolic.ops.special import dot, inverse_norm, squared_norm, unit
 
 Curvature = float | Tensor
 
@@ -40,24 +40,27 @@ def needs_double(x: Tensor, p: Tensor) -> bool:
 
 
 def plane_sinh(
-    x: Tensor, mu_x: Tensor, p: Tensor, mu_p: Tensor, unit: Tensor, c: Curvature, dtype: torch.dtype
+    x: Tensor, mu_x: Tensor, p: Tensor, mu_p: Tensor, normal: Tensor, c: Curvature, dtype: torch.dtype
 ) -> Tensor:
     """The signed :math:`t`, in ``dtype``.
 
     :param x: points of the ball ``(..., d)``, and :math:`\\mu_x` as ``(..., 1)``.
     :param p: points on the planes.
-    :param unit: normals of length 1 at ``p``.
+    :param normal: normals at ``p``, of any length; one of length 0 gives 0.
     :returns: ``(...)`` as points and planes broadcast.
     """
-    offset = (p * unit).sum(-1, keepdim=True)
+    # Divisions are slow in float64, and where the result is float32 the last bit is not worth one for every number.
+    direction = unit(normal) if x.dtype == dtype else normal * inverse_norm(normal)
+    offset = (p * direction).sum(-1, keepdim=True)
     if x.shape[:-1] == p.shape[:-1]:
         s = x - p
-        along = (s * unit).sum(-1, keepdim=True)
+        along = (s * direction).sum(-1, keepdim=True)
         return (2 * mu_x * (along - c * squared_norm(s) * mu_p * offset)).squeeze(-1)
     b = 2 * mu_p * offset
     if x.dtype != dtype:
-        plane = torch.cat([2 * unit + 2 * c * b * p, -b], -1)
+        # Column after column in memory: kernels go along the planes.
+        columns = [t.movedim(-1, 0) for t in (2 * direction + 2 * c * b * p, -b)]
         point = torch.cat([mu_x * x, 2 * mu_x - 1], -1)
-        return rounded_dot(point, plane, dtype)
-    along = 2 * (dot(x, unit) - offset.squeeze(-1))
+        return rounded_dot(point, torch.cat(columns).movedim(0, -1), dtype)
+    along = 2 * (dot(x, direction) - offset.squeeze(-1))
     return (along - broadcast_square(x, p) * (c * b).squeeze(-1)) * mu_x.squeeze(-1)

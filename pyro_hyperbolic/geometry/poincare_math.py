@@ -360,7 +360,7 @@ def dist2plane(x: Tensor, p: Tensor, a: Tensor, c: Curvature, signed: bool = Tru
     if needs_double(x, p):
         x, p, a = x.double(), p.double(), a.double()
         c = c.double() if isinstance(c, Tensor) else c
-    out = arc(plane_sinh(x, 1 / gap(x, c), p, 1 / gap(p, c), unit(a), c, dtype), curvature, sign)
+    out = arc(plane_sinh(x, 1 / gap(x, c), p, 1 / gap(p, c), a, c, dtype), curvature, sign)
     return out if signed else out.abs()
 
 

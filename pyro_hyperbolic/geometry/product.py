@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from pyro_hyperbolic.geometry.framed import Space
 from pyro_hyperbolic.geometry.manifold import Manifold
-from pyro_hyperbolic.ops.special import safe_norm
+from pyro_hyperbolic.ops.special import inverse_norm, safe_norm
 
 Factor = tuple[Manifold, int]
 
@@ -151,8 +151,7 @@ class Product(Space):
 
     def dist2plane0(self, x: Tensor, p: Tensor, v: Tensor, signed: bool = True) -> Tensor:
         parts = self.split_coords(v)
-        total = safe_norm(v)
-        inverse = 1 / torch.where(total == 0, 1.0, total).squeeze(-1)
+        inverse = inverse_norm(v).squeeze(-1)
         rows = self._rows(self.split(x), self.split(p), parts)
         terms = [safe_norm(u).squeeze(-1) * inverse * space.dist2plane0(y, q, u) for space, y, q, u in rows]
         out = _sum(terms)

@@ -257,6 +257,12 @@ def safe_norm(x: Tensor) -> Tensor:
     return square.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
 
 
+def inverse_norm(x: Tensor) -> Tensor:
+    """One over the Euclidean norm over the last dimension, which is kept; 1 at 0, with derivative 0."""
+    square = squared_norm(x)
+    return square.masked_fill(square == 0, 1.0).rsqrt()
+
+
 def unit(x: Tensor) -> Tensor:
     """The direction of ``x`` over the last dimension; 0 at 0."""
     length = safe_norm(x)

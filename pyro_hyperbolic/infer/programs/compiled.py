@@ -17,6 +17,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from pyro_hyperbolic.infer.programs.timing import back_to_back
+
 # Operations stay in the order of the trace, in which a likelihood and its derivative are near enough to each other to
 # become one kernel. The compiler's own order puts the densities of the latents between the two.
 _USUAL: dict[str, Any] = {"reorder_for_locality": False}
@@ -28,6 +30,10 @@ _TUNED: dict[str, Any] = {
     "autotune_num_choices_displayed": 0,
     "max_autotune_report_choices_stats": False,
 }
+
+# Columns of a product that is thin, and products of numbers in one that is small.
+_FEW = 32
+_FEW_TERMS = 1 << 22
 
 # Compiled graphs by what they compute, those last used at the end.
 _KNOWN: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
@@ -113,7 +119,7 @@ class _CompiledGraph:
         from torch._subclasses import FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-        with warnings.catch_warnings(), _quiet():
+        with warnings.catch_warnings(), _quiet(), back_to_back():
             # Advice of the compiler: whether products may be less exact is for the user to say.
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
             # Of the compiler to its own authors, while it tunes.
@@ -121,9 +127,12 @@ class _CompiledGraph:
             # Not by torch.compile: dynamo, which reads Python, would trace what has been traced, and look at every
             # input before every call, which takes as long as all else that is done outside of the kernels.
             # Without an environment of shapes, though all are numbers here, the compiler keeps nothing on disk.
+            graph = copy.deepcopy(self._graph)
+            if options:
+                _write_out_products(graph)
             with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
                 compiled: Any = compile_fx.compile_fx(
-                    copy.deepcopy(self._graph),
+                    graph,
                     list(leaves),
                     config_patches=_known(_USUAL | options),
                     ignore_shape_env=True,
@@ -219,6 +228,53 @@ def _hasten(graph: torch.fx.GraphModule) -> None:
     for node in sorted(nodes, key=lambda node: (node.op != "placeholder", depths[node])):
         output.prepend(node)
     graph.recompile()
+
+
+def _write_out_products(graph: torch.fx.GraphModule) -> None:
+    """Write small thin float64 products on CUDA as sums of products of numbers.
+
+    Geometry has such products, of as many terms as a point has coordinates, and the gradients of these. They take no
+    time by themselves, but as calls of cuBLAS they are kernels of their own, which write float64 that others round. As
+    sums they become part of those others. Large ones are best left to cuBLAS.
+    """
+    products = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
+    for node in [node for node in graph.graph.nodes if node.target in products]:
+        value, (left, right) = node.meta["val"], node.args
+        terms = left.meta["val"].shape[-1]
+        is_thin = min(*value.shape[-2:], terms) <= _FEW and value.numel() * terms <= _FEW_TERMS
+        if not (is_thin and value.dtype == torch.float64 and value.device.type == "cuda"):
+            continue
+        with graph.graph.inserting_before(node):
+            if terms <= _FEW:
+                sum_ = _sum_of_columns(graph.graph, left, right, terms)
+            else:
+                sum_ = _sum_of_pairs(graph.graph, left, right)
+        node.replace_all_uses_with(sum_)
+        graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def _sum_of_columns(graph: torch.fx.Graph, left: Any, right: Any, terms: int) -> Any:
+    """A product of matrices term by term, which a kernel takes without a loop."""
+    aten = torch.ops.aten
+    total = None
+    for k in range(terms):
+        columns = [graph.call_function(aten.slice.Tensor, (t, i, k, k + 1)) for t, i in ((left, -1), (right, -2))]
+        # A sum of one number keeps the compiler from making what the columns are concatenated of again in this kernel,
+        # or in one of its own, where it could be written by the kernel that makes it.
+        factors = [
+            graph.call_function(aten.sum.dim_IntList, (t, [i], True)) for t, i in zip(columns, (-1, -2), strict=True)
+        ]
+        term = graph.call_function(aten.mul.Tensor, tuple(factors))
+        total = term if total is None else graph.call_function(aten.add.Tensor, (total, term))
+    return total
+
+
+def _sum_of_pairs(graph: torch.fx.Graph, left: Any, right: Any) -> Any:
+    """A product of matrices as a sum over all pairs, which a kernel takes in a loop."""
+    aten = torch.ops.aten
+    factors = [graph.call_function(aten.unsqueeze.default, (t, i)) for t, i in ((left, -1), (right, -3))]
+    return graph.call_function(aten.sum.dim_IntList, (graph.call_function(aten.mul.Tensor, tuple(factors)), [-2]))
 
 
 class _LastSite(Messenger):

@@ -21,7 +21,7 @@ from pyro_hyperbolic.infer.programs.compiled import compile_function, explained
 from pyro_hyperbolic.infer.programs.functional import Found, Parameters, Program, device_of
 from pyro_hyperbolic.infer.programs.modes import OutOfPlaceRandom
 from pyro_hyperbolic.infer.trainers.graphs import CapturedSteps
-from pyro_hyperbolic.infer.trainers.later import Later
+from pyro_hyperbolic.infer.trainers.later import Later, check_interval, interval
 from pyro_hyperbolic.infer.trainers.minibatch import Epoch
 from pyro_hyperbolic.infer.trainers.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.trainers.run import run_steps
@@ -51,7 +51,8 @@ class EnsembleSVI:
     :param capture: capture the step in a CUDA graph; by default on a CUDA device.
     :param compile: compile the loss and the gradient of all members together.
     :param randomness: ``"different"`` noise for each member, or the ``"same"`` for all.
-    :param validate_every: how many steps lie between two validated evaluations, each of one member in turn.
+    :param validate_every: how many steps lie between two validated evaluations, each of one member in turn; by default
+        as for :class:`FastSVI`.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> from pyro_hyperbolic.models import HyperbolicVAE
@@ -71,7 +72,7 @@ class EnsembleSVI:
         capture: bool | None = None,
         compile: bool = False,
         randomness: str = "different",
-        validate_every: int = 1000,
+        validate_every: int | None = None,
     ) -> None:
         if not members:
             raise ValueError("members must hold at least one pair of model and guide.")
@@ -83,8 +84,7 @@ class EnsembleSVI:
         self.optim = optim
         self.loss = tensor_loss(loss)
         self.learning_rates = learning_rates
-        if validate_every < 1:
-            raise ValueError(f"validate_every must be a positive integer, got {validate_every}.")
+        check_interval(validate_every)
         self.capture, self.compile, self.randomness = capture, compile, randomness
         self.validate_every = validate_every
         self.steps = 0
@@ -344,9 +344,11 @@ class EnsembleSVI:
 
     def _due(self, count: int) -> int | None:
         """The member to be evaluated in one of the next steps, if any; they have their turns."""
-        due = -(-self.steps // self.validate_every)
+        assert self._optimiser is not None
+        every = interval(self.validate_every, self._optimiser.captured)
+        due = -(-self.steps // every)
         i = due % len(self)
-        return None if due * self.validate_every >= self.steps + count or i in self._invalid else i
+        return None if due * every >= self.steps + count or i in self._invalid else i
 
     def _evaluate_aside(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
         """A member that fails must not stop the others: it is reported once, and not looked at again."""

@@ -7,6 +7,25 @@ from typing import Any
 
 import torch
 
+# Steps between two validated evaluations. One takes as long as a hundred captured steps.
+_USUAL, _CAPTURED = 1_000, 10_000
+
+
+def check_interval(validate_every: int | None) -> None:
+    if validate_every is not None and validate_every < 1:
+        raise ValueError(f"validate_every must be a positive integer or None, got {validate_every}.")
+
+
+def interval(validate_every: int | None, captured: bool) -> int:
+    """How many steps lie between two validated evaluations.
+
+    >>> interval(None, captured=False), interval(None, captured=True), interval(50, captured=True)
+    (1000, 10000, 50)
+    """
+    if validate_every is not None:
+        return validate_every
+    return _CAPTURED if captured else _USUAL
+
 
 class Later:
     """An evaluation that is put off until the device has been given more work, and then runs beside it.

@@ -12,8 +12,13 @@ import torch
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor, nn
 from torch._inductor import compile_fx
+from torch._inductor.runtime.benchmarking import benchmarker
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_hyperbolic.infer import FastSVI
+from pyro_hyperbolic.infer.programs.compiled import _write_out_products
+from pyro_hyperbolic.infer.programs.timing import back_to_back
 from tests.helpers import same
 from tests.infer.nets import STEPS, Net, adam, losses, trainer
 
@@ -104,3 +109,39 @@ def test_compiler_that_fails(x, compiler, monkeypatch):
         actual = losses(svi, x)
     assert len([w for w in caught if w.category is RuntimeWarning]) == 1
     same(actual, expected, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns", "left"),
+    [(9, 5, 40, 0), (40, 50, 9, 0), (9, 50, 40, 0), (40, 50, 60, 3), (200, 5, 5000, 3)],
+)
+@pytest.mark.parametrize("batch", [(), (4,)])
+def test_thin_products_are_written_out(rows: int, terms: int, columns: int, left: int, batch: tuple[int, ...]) -> None:
+    """Small ones of few rows, columns or terms, with their gradients; of others three are left."""
+
+    def gradients(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
+        return torch.autograd.grad((x @ y).sin().sum(), (x, y))  # type: ignore[return-value]
+
+    inputs = torch.randn(*batch, rows, terms), torch.randn(*batch, terms, columns)
+    graph = make_fx(gradients, tracing_mode="fake")(*inputs)
+    expected = graph(*inputs)
+    with FakeTensorMode():
+        for node in graph.graph.nodes:
+            if isinstance(value := node.meta.get("val"), Tensor):
+                node.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device="cuda")
+    _write_out_products(graph)
+    assert sum("mm" in str(node.target) for node in graph.graph.nodes) == left
+    torch.testing.assert_close(graph(*inputs), expected)
+
+
+@pytest.mark.gpu
+def test_kernels_are_timed_back_to_back():
+    """A launch takes the host longer than the first of these kernels takes the device."""
+    times = []
+    with back_to_back():
+        for size in (1 << 10, 1 << 24):
+            x = torch.ones(size, dtype=torch.float32, device="cuda")
+            times.append(benchmarker.benchmark_gpu(lambda x=x: x.add_(1.0), rep=40))
+    assert 5e-4 < times[0] < 5e-3 < times[1] < 0.2  # milliseconds
+    assert "benchmark_gpu" not in vars(benchmarker)

@@ -116,5 +116,5 @@ class TestValidation:
         assert torch.equal(*losses)
 
     def test_bad_interval(self):
-        with pytest.raises(ValueError, match="validate_every must be a positive integer, got 0"):
+        with pytest.raises(ValueError, match="validate_every must be a positive integer or None, got 0"):
             ensemble(build("wrapped"), validate_every=0)

@@ -400,7 +400,7 @@ class TestRefused:
             FastSVI(model, guide, "adam", Trace_ELBO()).step(*args)
 
     def test_validate_every(self):
-        with pytest.raises(ValueError, match="validate_every must be a positive integer, got 0"):
+        with pytest.raises(ValueError, match="validate_every must be a positive integer or None, got 0"):
             fast(None, None, validate_every=0)
 
     def test_parameter_that_appears_while_compiling(self):
