@@ -212,16 +212,21 @@ def rst(result: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
     lines = [f".. list-table:: Microseconds, medians; {result['device']}; {versions}", "   :header-rows: 1", ""]
     for row in [
-        ("measured", "this package", "NumPyro", "ratio"),
+        ("measured", "this package", "NumPyro", "ratio", "this package, Euclidean"),
         *map(_cells, *zip(*result["rows"].items(), strict=True)),
     ]:
-        lines += [f"   {'*' if i == 0 else ' '} - {cell}" for i, cell in enumerate(row)]
+        lines += [f"   {'*' if i == 0 else ' '} - {cell}".rstrip() for i, cell in enumerate(row)]
     return "\n".join(lines)
 
 
 def _cells(name: str, row: dict[str, float]) -> tuple[str, ...]:
     ours, theirs = row["wrapped"], row["numpyro"]
-    return name, f"{ours:,.4g}", f"{theirs:,.4g}", f"{ours / theirs:.2f}"
+    flat = _number(row["euclidean"]) if "euclidean" in row else ""
+    return name, _number(ours), _number(theirs), f"{ours / theirs:.3g}", flat
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _device(device: str) -> str:

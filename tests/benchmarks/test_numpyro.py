@@ -69,7 +69,7 @@ def test_the_table_and_going_on(
     table = capsys.readouterr().out
     assert table.startswith(".. list-table:: Microseconds, medians; CPU")
     assert "torch 2, numpyro 0\n   :header-rows: 1\n\n   * - measured\n     - this package" in table
-    assert f"   * - {first}\n     - 2\n     - 4\n     - 0.50" in table
+    assert f"   * - {first}\n     - 2\n     - 4\n     - 0.5\n     - 1" in table
 
     monkeypatch.setattr(numpyro, "_versions", lambda: VERSIONS | {"numpyro": "9"})
     with pytest.raises(SystemExit, match=r"--resume: .* has the versions"):

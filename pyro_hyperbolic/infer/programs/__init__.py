@@ -16,10 +16,12 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
 ``compiled``
     traces a function once and compiles the trace. ``explained`` turns what torch raises on the way into an error with
     the name of the last site and a remedy.
+``timing``
+    times the kernels among which the compiler can choose, as they run in a captured step.
 ``aside``
     is open around an evaluation without gradients that must leave no trace in the random numbers.
 ``match``
     compares the sites of a guide with those of its model: whether they are the same, and live on the same manifold.
 
-Imports point one way: ``functional`` imports ``modes`` and ``match`` imports ``aside``.
+Imports point one way: ``functional`` imports ``modes``, ``compiled`` imports ``timing`` and ``match`` imports ``aside``.
 """

@@ -128,8 +128,8 @@ class _CompiledGraph:
             # input before every call, which takes as long as all else that is done outside of the kernels.
             # Without an environment of shapes, though all are numbers here, the compiler keeps nothing on disk.
             graph = copy.deepcopy(self._graph)
-            if options:
-                _write_out_products(graph)
+            if options and not any(isinstance(t, Tensor) and t.dim() and t.dtype == torch.float64 for t in leaves):
+                _write_out_products(graph)  # of geometry: float64 in a program of float32
             with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
                 compiled: Any = compile_fx.compile_fx(
                     graph,
@@ -233,9 +233,9 @@ def _hasten(graph: torch.fx.GraphModule) -> None:
 def _write_out_products(graph: torch.fx.GraphModule) -> None:
     """Write small thin float64 products on CUDA as sums of products of numbers.
 
-    Geometry has such products, of as many terms as a point has coordinates, and the gradients of these. They take no
-    time by themselves, but as calls of cuBLAS they are kernels of their own, which write float64 that others round. As
-    sums they become part of those others. Large ones are best left to cuBLAS.
+    Geometry takes such products in programs of float32, of as many terms as a point has coordinates, and there are
+    their gradients. They take no time by themselves, but as calls of cuBLAS they are kernels of their own, which write
+    float64 that others round. As sums they become part of those others. Large ones are best left to cuBLAS.
     """
     products = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
     for node in [node for node in graph.graph.nodes if node.target in products]:
