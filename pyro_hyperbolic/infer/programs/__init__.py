@@ -23,5 +23,6 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
 ``match``
     compares the sites of a guide with those of its model: whether they are the same, and live on the same manifold.
 
-Imports point one way: ``functional`` imports ``modes``, ``compiled`` imports ``timing`` and ``match`` imports ``aside``.
+Imports point one way: ``functional`` imports ``modes``, ``compiled`` imports ``timing``, and ``match`` imports
+``aside``.
 """
