@@ -45,8 +45,8 @@ def cells(results: Results) -> tuple[str, Figure]:
     notes = (
         "\nMean and 95% interval over runs. Each run has its own split (and its own simulated lineage), which all"
         " models share. Differences are between models on the same cells. A smaller negative IWAE is better. Mixing is"
-        f" best at 1, coverage at 0.9. The column c = {NEARLY_FLAT:g} is the hyperbolic model with next to no curvature."
-        " The picture shows the differences.\n"
+        f" best at 1, coverage at 0.9. The column c = {NEARLY_FLAT:g} is the hyperbolic model with next to no"
+        " curvature. The picture shows the differences.\n"
     )
     return _finding(results) + table(head, rows) + notes, _draw(results)
 
