@@ -36,7 +36,7 @@ class GyroplaneLinear(nn.Module):
     :param in_features: dimension ``d`` of the space.
     :param out_features: number of gyroplanes.
     :param manifold: a manifold, or the :class:`ManifoldModule` that a model shares between its parts.
-    :param offset: ``"free"``, or ``"along"`` to restrict offsets to the normals (one number per plane).
+    :param offset: ``"free"``, or ``"along"`` for offsets along the normals (one number per plane).
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> layer = GyroplaneLinear(2, 5, PoincareBall(1.0))
