@@ -1,28 +1,28 @@
-"""Where in a tree is a node of which we know little? A Bayesian embedding with calibrated uncertainty.
+"""Where in a tree is a node that we know little about? A Bayesian embedding with calibrated uncertainty.
 
-The data are noisy distances in a taxonomy of 27 animals: those of all pairs of its 14 inner nodes, and only a few
-distances to inner nodes of each leaf, an animal. Positions in the hyperbolic plane, the scale of its distances and the
-noise are latent,
+The data are noisy distances in a taxonomy of 27 animals. All distances between its 14 inner nodes are observed. Each
+leaf, an animal, has only a few observed distances to inner nodes. The positions in the hyperbolic plane, the scale of
+the distances and the noise are latent,
 
     z_i ~ WrappedNormal(0, 3)    on the ball of curvature -1,
     y_ij ~ Normal(length * d(z_i, z_j), noise),
 
-and to infer the length is to infer the curvature, ``-1 / length^2``. Distances determine positions up to an isometry.
-So the root is put at the origin and another node on the positive half of the first axis, and samples are reflected so
-that a third one lies above that axis.
+and inferring the length means inferring the curvature, ``-1 / length^2``. Distances determine positions only up to an
+isometry. So the model fixes the root at the origin and another node on the positive half of the first axis, and samples
+are reflected so that a third node lies above that axis.
 
-SVI or NUTS embeds the inner nodes, several chains side by side in a plate. NUTS walks in normal coordinates around the
-starting point of each node: in those around the origin the posterior of a node at the distance r would be about
-sinh(r)/r times narrower across its radius than along it. Given draws of the inner nodes, importance sampling places a
-leaf, and finds all the places where it may be. What to see in the results:
+SVI or NUTS embeds the inner nodes, with several chains side by side in a plate. NUTS works in normal coordinates around
+the starting point of each node. In coordinates around the origin, the posterior of a node at distance r would be about
+sinh(r)/r times narrower across its radius than along it. Given draws of the inner nodes, importance sampling places
+each leaf and finds all the positions that it may have. What to look for in the results:
 
-* ``embedding.png``: the tree around the root and around a leaf. The distance from the middle of a panel is that in the
-  plane; thin circles are 2 apart. Lines around a leaf are its regions of 50, 80 and 90%, and rings of the same colour
-  mark the nodes to which a distance was observed. Circles around far points meet in far places: a region may have
-  several pieces.
-* ``calibration.png``: how many of the unseen distances lie in their credible intervals, against the level of the
-  interval. On the dashed line the uncertainty is right; below it the intervals are too narrow.
-* ``latent.html``: a page with draws of all nodes. Click on an animal to bring it to the centre.
+* ``embedding.png``: the tree around the root and around a leaf. Distances from the middle of a panel are those in the
+  plane, and thin circles are 2 apart. Lines around a leaf are its regions of 50, 80 and 90%. Rings of the same colour
+  mark the nodes with an observed distance to the leaf. Circles around distant points may meet in distant places, so a
+  region may have several pieces.
+* ``calibration.png``: the share of unseen distances inside their credible intervals, against the level of the interval.
+  On the dashed line the uncertainty is right. Below it the intervals are too narrow.
+* ``latent.html``: a web page with draws of all nodes. Click on an animal to bring it to the centre.
 
     python examples/bayesian_tree.py
     python examples/bayesian_tree.py --inference nuts --warmup 500 --num-samples 500
@@ -323,13 +323,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
-    p.add_argument("--inference", choices=sorted(INFERENCE), default="svi", help="for the inner nodes")
-    p.add_argument("--observed", type=positive(int), default=3, help="known distances of a leaf")
-    p.add_argument("--noise", type=positive(float), default=0.3, help="of the distances, in edges")
-    p.add_argument("--chains", type=positive(int), default=4, help="side by side")
-    p.add_argument("--warmup", type=positive(int), default=200, help="steps of NUTS before the samples")
-    p.add_argument("--num-samples", type=at_least(4), default=200, help="per chain")
-    p.add_argument("--num-steps", type=positive(int), default=1500, help="of SVI")
+    p.add_argument("--inference", choices=sorted(INFERENCE), default="svi", help="inference for the inner nodes")
+    p.add_argument("--observed", type=positive(int), default=3, help="observed distances per leaf")
+    p.add_argument("--noise", type=positive(float), default=0.3, help="noise of the distances, in edges")
+    p.add_argument("--chains", type=positive(int), default=4, help="number of chains, run side by side")
+    p.add_argument("--warmup", type=positive(int), default=200, help="warm-up steps of NUTS")
+    p.add_argument("--num-samples", type=at_least(4), default=200, help="samples per chain")
+    p.add_argument("--num-steps", type=positive(int), default=1500, help="steps of SVI")
     p.add_seed()
     p.add_output_dir()
     return p

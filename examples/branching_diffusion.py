@@ -1,16 +1,16 @@
 """Embed a branching diffusion in the Poincaré disc and in the plane (the paper's Section 5.1).
 
-The data are noisy observations of the nodes of a tree along which a 50-dimensional point diffuses; no model sees the
-tree. A hyperbolic and a Euclidean auto-encoder (:class:`pyro_hyperbolic.models.HyperbolicVAE` and its twin) are
-trained by ``pyro.infer.SVI`` and compared by their test marginal likelihood. The figure shows where they put the
-nodes, beside two classical embeddings: principal components, and a Gaussian process latent variable model.
+The data are noisy observations of the nodes of a tree along which a 50-dimensional point diffuses. No model sees the
+tree. The example trains a hyperbolic and a Euclidean auto-encoder (:class:`pyro_hyperbolic.models.HyperbolicVAE` and
+its twin) with ``pyro.infer.SVI`` and compares their test marginal likelihoods. The figure shows where they put the
+nodes, next to two classical embeddings: principal components and a Gaussian process latent variable model.
 
-What to see: in ``embeddings.png`` lines join the nodes as the tree does, which no method has seen; the black dot is the
-root. The fewer lines cross, the better the method has found the tree. In ``loss.png`` compare the test losses: the
-lower one belongs to the better model.
+What to look for: in ``embeddings.png``, lines join the nodes as in the tree, which no method has seen, and the black
+dot is the root. The fewer lines cross, the better the method has found the tree. In ``loss.png``, compare the test
+losses: the better model has the lower one.
 
-Every few epochs the state goes to the output folder. A run that was interrupted goes on with ``--resume`` and ends
-bit for bit where an uninterrupted one would have.
+Every few epochs the state is written to the output folder. If a run is interrupted, continue it with ``--resume``. It
+ends bit for bit where an uninterrupted run would have.
 
     python examples/branching_diffusion.py
     python examples/branching_diffusion.py --curvature 0.3 --prior-scale 1 --num-epochs 1000
@@ -155,16 +155,16 @@ def parser() -> Parser:
     p.add_argument(
         "--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="hyperbolic posterior distribution"
     )
-    p.add_argument("--prior-scale", type=positive(float), default=1.7, help="of both priors (paper: 1 and 1.7)")
+    p.add_argument("--prior-scale", type=positive(float), default=1.7, help="scale of both priors (paper: 1 and 1.7)")
     p.add_argument("--hidden-dim", type=positive(int), default=200, help="width of the hidden layers (paper: 200)")
     p.add_argument("--depth", type=positive(int), default=6, help="generations of the tree below its root (paper: 6)")
-    p.add_argument("--branching", type=positive(int), default=2, help="children of a node (paper: 2)")
+    p.add_argument("--branching", type=positive(int), default=2, help="children per node (paper: 2)")
     p.add_argument("--num-epochs", type=positive(int), default=500, help="passes over the data (paper: 1000)")
     p.add_argument("--batch-size", type=positive(int), default=64, help="observations per step (paper: 64)")
-    p.add_argument("--learning-rate", type=positive(float), default=1e-3, help="of Adam (paper: 1e-3)")
-    p.add_argument("--iwae-samples", type=natural, default=5000, help="per estimate; 0 for none (paper: 5000)")
-    p.add_argument("--gplvm-steps", type=natural, default=1000, help="of the baseline's optimiser; 0 for none")
-    p.add_argument("--checkpoint-every", type=positive(int), default=50, help="epochs")
+    p.add_argument("--learning-rate", type=positive(float), default=1e-3, help="learning rate of Adam (paper: 1e-3)")
+    p.add_argument("--iwae-samples", type=natural, default=5000, help="samples per estimate; 0 for none (paper: 5000)")
+    p.add_argument("--gplvm-steps", type=natural, default=1000, help="steps of the GPLVM baseline; 0 for none")
+    p.add_argument("--checkpoint-every", type=positive(int), default=50, help="epochs between checkpoints")
     p.add_seed()
     p.add_threads()
     p.add_output_dir(checkpoint="*.pt")

@@ -1,11 +1,12 @@
-"""Convolutions in a hyperbolic auto-encoder: encoder and decoder are modules of your own.
+"""A hyperbolic auto-encoder with convolutions: bring your own encoder and decoder modules.
 
 :class:`pyro_hyperbolic.models.HyperbolicVAE` takes any encoder, decoder and likelihood. Here the images are
-``(1, 28, 28)``, the encoder ends in :class:`pyro_hyperbolic.nn.Encoder` with convolutions as its trunk, and the decoder
-begins with a gyroplane layer, the only part of it that knows the latent space.
+``(1, 28, 28)``. The encoder is a :class:`pyro_hyperbolic.nn.Encoder` with convolutions as its trunk. The decoder begins
+with a gyroplane layer, the only part of it that knows the latent space.
 
-What to see: in ``latent.png`` each dot is a test digit, coloured by its class; the classes separate without labels. In
-``reconstructions.png`` the lower row is what two numbers keep of the digits above: their class and slant, hardly more.
+What to look for: in ``latent.png`` each dot is a test digit, coloured by its class. The classes separate without
+labels. In ``reconstructions.png`` the lower row shows what two numbers keep of the digits above: their class and slant,
+hardly more.
 
     python examples/conv_vae.py
     python examples/conv_vae.py --space h2,e2 --curvature 0.7 --num-epochs 40 --device cuda
@@ -125,12 +126,17 @@ def parser() -> Parser:
     p = Parser(__doc__, __file__)
     p.add_space("p2")
     p.add_argument("--curvature", type=positive(float), default=1.4, help="c; the curvature is -c")
-    p.add_argument("--channels", type=positive(int), default=8, help="of the first convolution; the second has twice")
+    p.add_argument(
+        "--channels",
+        type=positive(int),
+        default=8,
+        help="channels of the first convolution; the second has twice as many",
+    )
     p.add_argument("--num-epochs", type=positive(int), default=10, help="passes over the training data")
-    p.add_argument("--warm-up", type=natural, default=200, help="steps until the divergence has its full weight")
+    p.add_argument("--warm-up", type=natural, default=200, help="steps until the KL divergence has its full weight")
     p.add_argument("--batch-size", type=positive(int), default=128, help="images per step")
-    p.add_argument("--learning-rate", type=positive(float), default=2e-3, help="of Adam")
-    p.add_argument("--iwae-samples", type=positive(int), default=50, help="of the final estimate")
+    p.add_argument("--learning-rate", type=positive(float), default=2e-3, help="learning rate of Adam")
+    p.add_argument("--iwae-samples", type=positive(int), default=50, help="samples of the final IWAE estimate")
     p.add_seed()
     p.add_device()
     p.add_threads()

@@ -1,19 +1,19 @@
-"""What is the curvature of my data? A posterior of the curvature from noisy distances between the leaves of a tree.
+"""What is the curvature of my data? Infer a posterior of the curvature from noisy distances between leaves of a tree.
 
     python examples/curvature_of_data.py
     python examples/curvature_of_data.py --dims 2 --warmup 500 --num-samples 500 --max-tree-depth 8
     python examples/curvature_of_data.py --leaves 16 --chains 2
 
 The data are distances between the leaves of a random binary tree, measured along its edges and observed with noise. The
-model puts each leaf at a point of hyperbolic space and draws the curvature, the spread of the points and the noise.
-Inference starts from hyperbolic multidimensional scaling in several curvatures, goes on with SVI, and samples by NUTS
-from the best of them, several chains side by side. The results are a table with its diagnostics,
-``curvature_of_data.json`` and two pictures. What to see in them:
+model places each leaf at a point of hyperbolic space and draws the curvature, the spread of the points and the noise.
+Inference starts from hyperbolic multidimensional scaling at several curvatures and continues with SVI. NUTS then
+samples from the best of these fits, with several chains side by side. The results are a table with diagnostics,
+``curvature_of_data.json`` and two pictures. What to look for in them:
 
-* ``curvature_of_data.png``: on the left the 90% intervals of the curvature, one line for each chain, below that of the
-  prior (grey). Lines of one colour should agree, and be much shorter than the prior's. On the right the chains
-  themselves: they should look like noise, without a drift, and cover each other.
-* ``curvature_predicted.png``: the distances that the model predicts, median and 90% interval, against the observed
+* ``curvature_of_data.png``: the left panel shows the 90% interval of the curvature, one line per chain, below that of
+  the prior (grey). Lines of one colour should agree and be much shorter than the prior's. The right panel shows the
+  chains themselves. They should look like noise, without a drift, and overlap.
+* ``curvature_predicted.png``: the distances that the model predicts, as median and 90% interval, against the observed
   ones. About nine in ten of the intervals should meet the diagonal.
 """
 
@@ -238,14 +238,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
-    p.add_argument("--leaves", type=at_least(4), default=60, help="of the tree")
-    p.add_argument("--noise", type=positive(float), default=0.3, help="of the distances, in edges")
+    p.add_argument("--leaves", type=at_least(4), default=60, help="leaves of the tree")
+    p.add_argument("--noise", type=positive(float), default=0.3, help="noise of the distances, in edges")
     p.add_argument("--dims", type=positive(int), nargs="+", default=[2, 5], help="dimensions of the space")
-    p.add_argument("--num-steps", type=positive(int), default=800, help="of SVI")
-    p.add_argument("--chains", type=positive(int), default=4, help="side by side")
-    p.add_argument("--warmup", type=positive(int), default=100, help="steps of NUTS before the samples")
-    p.add_argument("--num-samples", type=at_least(4), default=100, help="per chain")
-    p.add_argument("--max-tree-depth", type=positive(int), default=5, help="of NUTS")
+    p.add_argument("--num-steps", type=positive(int), default=800, help="steps of SVI")
+    p.add_argument("--chains", type=positive(int), default=4, help="number of chains, run side by side")
+    p.add_argument("--warmup", type=positive(int), default=100, help="warm-up steps of NUTS")
+    p.add_argument("--num-samples", type=at_least(4), default=100, help="samples per chain")
+    p.add_argument("--max-tree-depth", type=positive(int), default=5, help="maximum tree depth of NUTS")
     p.add_seed()
     p.add_output_dir()
     return p

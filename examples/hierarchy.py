@@ -1,18 +1,18 @@
 """Is my data hierarchical? Gromov's delta of graphs and of point clouds.
 
-The four-point delta of four points is 0 in a tree. The table gives, for each space, twice the largest delta over the
-diameter, and twice the average delta over the average distance. Beside it is the same average of a *null*, random data
-that show what the diagnostic says without the structure in question:
+The delta of any four points is 0 in a tree. For each space, the table gives twice the largest delta divided by the
+diameter, and twice the average delta divided by the average distance. Next to it is the same average for a *null*:
+random data that show what the diagnostic says without the structure in question. The null is
 
-- of a graph: a connected random graph with the same degrees;
-- of points: Gaussian points with the same covariance;
-- of the latents of a model: a sample of the model's prior.
+- for a graph: a connected random graph with the same degrees;
+- for points: Gaussian points with the same covariance;
+- for the latents of a model: a sample of the model's prior.
 
-Without options, spaces of known shape are compared.
+Without options, the example compares spaces of known shape.
 
-What to see: each row of ``hierarchy.png`` is the distribution of the deltas of a space, filled, and of its null, as a
-line. A tree is a single bar at 0. Where the filled part ends well to the left of the line, the space is more like a
-tree than its null; where they agree, the diagnostic sees no hierarchy. ``hierarchy.html`` shows the first space in the
+What to look for: each row of ``hierarchy.png`` shows the distribution of the deltas of a space (filled) and of its null
+(line). A tree is a single bar at 0. Where the filled part ends well to the left of the line, the space is more like a
+tree than its null. Where they agree, the diagnostic sees no hierarchy. ``hierarchy.html`` shows the first space in the
 disc.
 
     python examples/hierarchy.py
@@ -256,20 +256,20 @@ def load_points(path: Path, num_points: int, seed: int) -> Tensor:
 
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
-    p.add_argument("--graph", action="append", default=[], help="name or edge list, may be repeated (default: none)")
-    text = "file .npy, one point per row, may be repeated (default: none)"
+    p.add_argument("--graph", action="append", default=[], help="name or edge list; may be repeated (default: none)")
+    text = ".npy file with one point per row; may be repeated (default: none)"
     p.add_argument("--points", action="append", default=[], type=input_file, help=text)
-    p.add_argument("--mnist", action="store_true", help="pixels and latents of MNIST")
-    p.add_argument("--num-points", type=positive(int), default=1000, help="at most so many points of a cloud")
-    text = f"quadruples of spaces of more than {EXACT} points"
+    p.add_argument("--mnist", action="store_true", help="use pixels and latents of MNIST")
+    p.add_argument("--num-points", type=positive(int), default=1000, help="maximum number of points of a cloud")
+    text = f"quadruples to sample in spaces of more than {EXACT} points"
     p.add_argument("--num-samples", type=positive(int), default=1_000_000, help=text)
-    p.add_argument("--latent-dim", type=positive(int), default=2, help="of the auto-encoders of --mnist")
-    p.add_argument("--hidden-dim", type=positive(int), default=600, help="of the auto-encoders of --mnist")
-    p.add_argument("--curvature", type=positive(float), default=1.0, help="c of the hyperbolic one (curvature -c)")
-    p.add_argument("--num-epochs", type=positive(int), default=5, help="of the auto-encoders of --mnist")
+    p.add_argument("--latent-dim", type=positive(int), default=2, help="dimension of the latent spaces of --mnist")
+    p.add_argument("--hidden-dim", type=positive(int), default=600, help="width of the hidden layers of --mnist")
+    p.add_argument("--curvature", type=positive(float), default=1.0, help="c of the hyperbolic model (curvature -c)")
+    p.add_argument("--num-epochs", type=positive(int), default=5, help="epochs of the auto-encoders of --mnist")
     p.add_seed()
     p.add_data_dir("the data")
-    p.add_argument("--output", type=picture_file, default=Path("hierarchy.png"), help="file of the picture")
+    p.add_argument("--output", type=picture_file, default=Path("hierarchy.png"), help="file for the picture")
     return p
 
 

@@ -1,12 +1,12 @@
-"""One program and every way to infer: a position in the plane from its distances to three anchors.
+"""One program, every inference method: infer a position in the plane from its distances to three anchors.
 
-The program is written once. Each method takes it as it is, and what it says of the posterior and the evidence is
-printed beside the result of a grid integral, which also uses nothing but the program. ``--methods`` chooses some of
-them, ``--prior`` exchanges the prior, and ``--manifold`` the ball for the hyperboloid.
+The program is written once, and each method takes it as it is. The output compares the posterior and the evidence of
+each method with a grid integral, which also uses nothing but the program. ``--methods`` selects methods, ``--prior``
+changes the prior, and ``--manifold`` replaces the ball by the hyperboloid.
 
 ``inference_swaps.png`` has a disc for each method. The blue areas are the smallest regions that hold 50, 80 and 95% of
-the posterior on the grid. Of the red dots, draws of the method, the same shares should lie in them. A point, or a guide
-that is far off, can be told at a glance. Triangles are the anchors.
+the posterior on the grid. Red dots are draws of the method, and the same shares of them should lie in these regions.
+You can spot a point estimate, or a guide that is far off, at a glance. Triangles are the anchors.
 
     python examples/inference_swaps.py
     python examples/inference_swaps.py --methods nuts auto-wrapped --prior riemannian --manifold lorentz
@@ -367,16 +367,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
-    methods = f"some of {', '.join(METHODS)} (default: all that suit the prior)"
+    methods = f"methods to run: {', '.join(METHODS)} (default: all that suit the prior)"
     p.add_argument("--methods", nargs="+", choices=list(METHODS), metavar="METHOD", help=methods)
-    p.add_argument("--prior", choices=sorted(PRIORS), default="wrapped", help="distribution of the position")
+    p.add_argument("--prior", choices=sorted(PRIORS), default="wrapped", help="prior of the position")
     p.add_argument("--manifold", choices=sorted(CHARTS), default="poincare", help="chart of the plane")
     p.add_argument("--curvature", type=positive(float), default=1.0, help="c > 0; the curvature is -c")
-    p.add_argument("--num-steps", type=positive(int), default=300, help="of the optimisers")
-    p.add_argument("--num-draws", type=positive(int), default=20_000, help="of guides, filters, importance sampling")
-    p.add_argument("--num-samples", type=at_least(4), default=250, help="of each chain")
-    p.add_argument("--num-chains", type=positive(int), default=2, help="of HMC and NUTS")
-    p.add_argument("--resolution", type=positive(int), default=256, help="nodes on a side of a panel")
+    p.add_argument("--num-steps", type=positive(int), default=300, help="steps of the optimisers")
+    p.add_argument("--num-draws", type=positive(int), default=20_000, help="draws of guides, filters and importance")
+    p.add_argument("--num-samples", type=at_least(4), default=250, help="samples per chain")
+    p.add_argument("--num-chains", type=positive(int), default=2, help="chains of HMC and NUTS")
+    p.add_argument("--resolution", type=positive(int), default=256, help="grid points per side of a panel")
     p.add_seed()
     p.add_output_dir()
     return p

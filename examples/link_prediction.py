@@ -1,18 +1,18 @@
 """Predict missing links of a graph from hyperbolic and Euclidean embeddings (the paper's Section 5.3).
 
-Some edges are held out, a variational graph auto-encoder (:class:`pyro_hyperbolic.models.HyperbolicVGAE` or its
-Euclidean twin) is trained on the others by ``pyro.infer.SVI``, and the held-out edges have to be told from as many
-pairs without one. The table gives the area under the ROC curve and the average precision over several splits,
-which both models share, each with its 95% interval. In a tree every held-out edge leaves two separate parts behind,
-so that little is known of it: scores about or below one half are no surprise there.
+The example holds out some edges and trains a variational graph auto-encoder
+(:class:`pyro_hyperbolic.models.HyperbolicVGAE` or its Euclidean twin) on the others with ``pyro.infer.SVI``. The model
+then has to tell the held-out edges from as many pairs without an edge. The table gives the area under the ROC curve and
+the average precision over several splits, which both models share, each with its 95% interval. In a tree every held-out
+edge leaves two separate parts behind, so little is known about it. Expect scores near or below one half there.
 
-What to see: ``curves.png`` has the loss, and the score on held-out edges; where the score falls while the loss still
-falls, a model overfits the training edges. ``embeddings.png``, with ``--space p2``, shows both embeddings: the dashed
-lines are held-out edges, and where they are short, the model has put their ends side by side without having seen them.
-``latent.html`` is the same as a page to move in.
+What to look for: ``curves.png`` shows the loss and the score on held-out edges. Where the score falls while the loss
+still falls, a model overfits the training edges. With ``--space p2``, ``embeddings.png`` shows both embeddings. Dashed
+lines are held-out edges. Where they are short, the model has put their ends side by side without having seen them.
+``latent.html`` shows the same as a web page that you can move through.
 
-Every finished training is written to the output folder at once. A run that was interrupted goes on with ``--resume``,
-which repeats nothing that is finished; more ``--seeds`` extend it.
+Every finished training is written to the output folder at once. If a run is interrupted, continue it with ``--resume``,
+which repeats nothing that is finished. More ``--seeds`` extend a run.
 
     python examples/link_prediction.py
     python examples/link_prediction.py --graph diseases --seeds 10
@@ -239,18 +239,18 @@ def parser() -> Parser:
         help="phylogenetic, csphd, diseases (the paper's), karate, balanced_tree:BRANCHING:HEIGHT, "
         "or the path of an edge list",
     )
-    p.add_argument("--seeds", type=positive(int), default=5, help="splits, and trainings of each model (paper: 40)")
+    p.add_argument("--seeds", type=positive(int), default=5, help="splits, and runs of each model (paper: 40)")
     p.add_space("p5")
-    p.add_argument("--curvature", type=positive(float), default=1.0, help="c: factors have the curvature -c or c")
+    p.add_argument("--curvature", type=positive(float), default=1.0, help="c; factors have curvature -c or c")
     p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="prior (paper: wrapped)")
-    p.add_argument("--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="(paper: wrapped)")
+    p.add_argument("--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="posterior (paper: wrapped)")
     p.add_argument(
         "--posterior-scale", choices=["diagonal", "isotropic"], default="diagonal", help="scales of a node's posterior"
     )
     p.add_argument("--prior-scale", type=positive(float), default=1.0, help="scale of both priors")
-    p.add_argument("--hidden-dim", type=positive(int), default=32, help="of the graph convolution (paper: 32)")
+    p.add_argument("--hidden-dim", type=positive(int), default=32, help="width of the graph convolution (paper: 32)")
     p.add_argument("--num-epochs", type=positive(int), default=800, help="full-batch steps (paper: 800)")
-    p.add_argument("--learning-rate", type=positive(float), default=1e-2, help="of Adam (paper: 1e-2)")
+    p.add_argument("--learning-rate", type=positive(float), default=1e-2, help="learning rate of Adam (paper: 1e-2)")
     p.add_argument(
         "--num-negatives",
         type=positive(int),
@@ -261,7 +261,7 @@ def parser() -> Parser:
         "--validation",
         type=fraction(zero=True),
         default=0.05,
-        help="fraction held out besides, only reported (paper: 0.05)",
+        help="further fraction to hold out, only reported (paper: 0.05)",
     )
     p.add_device()
     p.add_threads()

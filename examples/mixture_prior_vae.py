@@ -1,26 +1,26 @@
 """A hyperbolic auto-encoder of MNIST whose prior is a mixture, with the components summed out by enumeration.
 
-The latents of :class:`pyro_hyperbolic.models.HyperbolicVAE` have one normal as their prior. Here they have several,
-with learned centres, scales and weights,
+In :class:`pyro_hyperbolic.models.HyperbolicVAE` the prior of the latents is a single normal. Here it is a mixture of
+several, with learned centres, scales and weights,
 
     k ~ Categorical(weights),    z ~ WrappedNormal(centre[k], scale[k]),    x ~ Bernoulli(decoder(z)),
 
-and the guide is the encoder q(z | x). The site ``component`` is discrete and only in the model: ``TraceEnum_ELBO``
-sums over its values in parallel, and so does the estimate of the marginal likelihood. An auto-encoder with the usual
-prior is trained for comparison, with the same options. The two are compared by their bounds on the test set, and by how
-well components, which no label has helped to find, agree with the digits. Those of the single prior are the components
-of a mixture that is fitted to its latents afterwards.
+and the guide is the encoder q(z | x). The site ``component`` is discrete and appears only in the model.
+``TraceEnum_ELBO`` sums over its values in parallel, and so does the estimate of the marginal likelihood. For
+comparison, the example also trains an auto-encoder with the usual prior and the same options. It compares the two by
+their bounds on the test set, and by how well the components, found without labels, agree with the digits. For the
+single prior, the components are those of a mixture that is fitted to its latents afterwards.
 
-Components that start in one place would all learn the same. They start at draws of the usual prior, with equal weights;
-the record says how many of them the digits use.
+Components that start in one place would all learn the same. So they start at draws of the usual prior, with equal
+weights. The record says how many of them the digits use.
 
-What to see: ``latent.png`` shows the latent spaces with a circle around half of each component; the thicker its line,
-the greater the weight. With the mixture, classes that stand apart, such as zeros, ones and sevens, have components of
-their own, and classes that look alike share some. ``components.png`` has a row of draws for each component, by weight:
-the clearer the digits of a row, the more the component belongs to one class.
+What to look for: ``latent.png`` shows the latent spaces with a circle around half of each component. The thicker the
+line, the greater the weight. With the mixture, classes that stand apart, such as zeros, ones and sevens, have
+components of their own, and classes that look alike share some. ``components.png`` has a row of draws for each
+component, sorted by weight. The clearer the digits of a row, the more the component belongs to one class.
 
-Every epoch ends with a checkpoint. A run that was interrupted goes on with ``--resume`` and ends bit for bit where an
-uninterrupted one would have.
+Every epoch ends with a checkpoint. If a run is interrupted, continue it with ``--resume``. It ends bit for bit where an
+uninterrupted run would have.
 
     python examples/mixture_prior_vae.py
     python examples/mixture_prior_vae.py --components 20 --space p5 --num-epochs 40
@@ -268,16 +268,16 @@ def report(result: dict[str, Any]) -> None:
 
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
-    p.add_argument("--components", type=positive(int), default=10, help="of the mixture")
+    p.add_argument("--components", type=positive(int), default=10, help="components of the mixture")
     p.add_space("p2")
     p.add_argument("--curvature", type=positive(float), default=1.4, help="c; the curvature is -c")
     p.add_argument("--hidden-dim", type=positive(int), default=200, help="width of the hidden layers")
     p.add_argument("--num-epochs", type=positive(int), default=20, help="passes over the training data")
     p.add_argument("--batch-size", type=positive(int), default=256, help="images per step")
-    p.add_argument("--learning-rate", type=positive(float), default=2e-3, help="of Adam")
-    p.add_argument("--fit-steps", type=natural, default=500, help="of the mixture fitted to the single prior's latents")
-    p.add_argument("--iwae-samples", type=natural, default=200, help="of the final estimate; 0 for none")
-    p.add_argument("--iwae-images", type=positive(int), default=2000, help="test images that it is made for")
+    p.add_argument("--learning-rate", type=positive(float), default=2e-3, help="learning rate of Adam")
+    p.add_argument("--fit-steps", type=natural, default=500, help="steps of the mixture fit for the single prior")
+    p.add_argument("--iwae-samples", type=natural, default=200, help="samples of the final estimate; 0 for none")
+    p.add_argument("--iwae-images", type=positive(int), default=2000, help="test images in the final estimate")
     p.add_seed()
     p.add_threads()
     p.add_data_dir("the MNIST files")

@@ -1,14 +1,15 @@
 """Train one hyperbolic auto-encoder of MNIST in several processes, each with a share of every batch.
 
-The model is that of ``mnist_svi.py``; :class:`pyro_hyperbolic.infer.DistributedSVI` takes the place of ``SVI``. Losses
-and gradients are summed over the processes, so that the training is that of one process, up to rounding.
+The model is that of ``mnist_svi.py``, and :class:`pyro_hyperbolic.infer.DistributedSVI` replaces ``SVI``. Losses and
+gradients are summed over the processes, so up to rounding, training is the same as in one process.
 
     torchrun --standalone --nproc-per-node 2 examples/mnist_distributed.py --output-dir run
     torchrun --standalone --nproc-per-node 2 examples/mnist_distributed.py --output-dir run --resume --num-epochs 80
 
-A plain ``python examples/mnist_distributed.py`` says that it wants ``torchrun``. The first process writes: the metrics,
-a checkpoint after every epoch, and the pictures of ``mnist_svi.py``, which says what to see in them. When a process is
-lost, the others end at once and say so; ``--resume`` goes on from the last checkpoint, with any number of processes.
+Start it with ``torchrun``: a plain ``python examples/mnist_distributed.py`` ends with an error that says so. The first
+process writes the metrics, a checkpoint after every epoch, and the pictures of ``mnist_svi.py``, which explains them.
+If a process is lost, the others stop at once with an error. ``--resume`` continues from the last checkpoint, with any
+number of processes.
 """
 
 from __future__ import annotations

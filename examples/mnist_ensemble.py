@@ -1,18 +1,18 @@
-"""Train many hyperbolic auto-encoders of MNIST at once, one from each seed.
+"""Train many hyperbolic auto-encoders of MNIST at once, one per seed.
 
-The models of ``mnist_svi.py`` are the members of one :class:`pyro_hyperbolic.infer.EnsembleSVI`: every step trains all
-of them, on batches of their own, in little more time than one takes on a GPU. Means over seeds come with intervals.
+The models of ``mnist_svi.py`` are the members of one :class:`pyro_hyperbolic.infer.EnsembleSVI`. Every step trains all
+of them, each on its own batch, in little more time than one takes on a GPU. Means over seeds come with intervals.
 
     python examples/mnist_ensemble.py --seeds 0-9
     torchrun --nproc-per-node 2 examples/mnist_ensemble.py --seeds 0-9 --output-dir sweep
 
-Started by ``torchrun`` each process has a share of the seeds, writes files with its number in their names, and needs
-nothing of the others; the last to finish brings all results together in ``metrics.json``. A run that was interrupted
-goes on with ``--resume`` and ends bit for bit where an uninterrupted one would have.
+Under ``torchrun``, each process has a share of the seeds, works independently of the others, and writes files with its
+number in their names. The last to finish collects all results in ``metrics.json``. If a run is interrupted, continue it
+with ``--resume``. It ends bit for bit where an uninterrupted run would have.
 
-What to see: in ``latent.png`` each panel is the latent space of one member. The classes form the same neighbourhoods in
-all panels, but in different places: nothing but the seed decides what lies where. In ``loss.png`` the curves of all
-members fall together; how far apart they end is the noise that a comparison of two models has to exceed.
+What to look for: in ``latent.png`` each panel is the latent space of one member. The classes form the same
+neighbourhoods in all panels, but in different places: only the seed decides what lies where. In ``loss.png`` the curves
+of all members fall together. How far apart they end is the noise that a comparison of two models has to exceed.
 """
 
 from __future__ import annotations
@@ -195,9 +195,9 @@ def draw(members: list[VAE], entries: list[dict[str, Any]], test: datasets.Digit
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
     p.add_argument(
-        "--seeds", type=seeds, default=list(range(10)), help="a model from each: 0,1,5 or 0-9 (default: 0-9)"
+        "--seeds", type=seeds, default=list(range(10)), help="seeds, one model per seed: 0,1,5 or 0-9 (default: 0-9)"
     )
-    p.add_argument("--compile", action="store_true", help="compile the steps, in a minute or two")
+    p.add_argument("--compile", action="store_true", help="compile the steps, which takes a minute or two")
     add_options(p)
     p.add_output_dir(checkpoint=own_file("checkpoint.pt"), required=rank_and_world()[1] > 1)
     return p

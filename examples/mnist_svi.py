@@ -1,22 +1,22 @@
 """Train a variational auto-encoder with a hyperbolic latent space on MNIST (the paper's Section 5.2).
 
-It is Pyro's ``vae.py`` with one change: the latents are points of a space of your choice, by default the Poincaré disc.
-Everything else is as you know it: a model, a guide, ``SVI`` and an ELBO.
+This is Pyro's ``vae.py`` with one change: the latents are points of a space of your choice, by default the Poincaré
+disc. Everything else is as you know it: a model, a guide, ``SVI`` and an ELBO.
 
     python examples/mnist_svi.py
     python examples/mnist_svi.py --space p5 --curvature 0.7 --prior riemannian --posterior riemannian
     python examples/mnist_svi.py --loss iwae --particles 8 --curvature learn
     python examples/mnist_svi.py --space h2,s2,e2 --fast
 
-The output folder receives the metrics, a checkpoint after every epoch, and pictures. A run that was interrupted goes on
-with ``--resume`` and ends bit for bit where an uninterrupted one would have.
+The output folder gets the metrics, a checkpoint after every epoch, and pictures. If a run is interrupted, continue it
+with ``--resume``. It ends bit for bit where an uninterrupted run would have.
 
-What to see: in ``latent.png`` each dot is a test digit, coloured by its class. The classes separate without labels;
-digits that look alike, such as 4, 7 and 9, share a border. On the page ``latent.html``, drag a cluster to the middle,
-and it opens. In ``digits.png`` each digit stands beside what two numbers keep of it; below are draws of the model, of
-which the blurred ones lie between classes. In ``loss.png`` the losses fall until the model overfits.
+What to look for: in ``latent.png`` each dot is a test digit, coloured by its class. The classes separate without
+labels. Digits that look alike, such as 4, 7 and 9, share a border. On the page ``latent.html``, drag a cluster to the
+middle to spread it out. In ``digits.png`` each digit is next to what two numbers keep of it. Below are draws of the
+model. The blurred ones lie between classes. In ``loss.png`` the losses fall until the model overfits.
 
-``mnist_ensemble.py`` trains many of these models at once, ``mnist_distributed.py`` one on several devices.
+``mnist_ensemble.py`` trains many of these models at once, and ``mnist_distributed.py`` trains one on several devices.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ def draw(vae: HyperbolicVAE, test: datasets.Digits, history: list[Any], gyroplan
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
     add_options(p)
-    p.add_argument("--fast", action="store_true", help="train by FastSVI: the same losses without Pyro's overhead")
-    p.add_argument("--gyroplanes", type=natural, default=0, help="how many of the decoder's to draw in two dimensions")
+    p.add_argument("--fast", action="store_true", help="train with FastSVI: the same losses without Pyro's overhead")
+    p.add_argument("--gyroplanes", type=natural, default=0, help="how many gyroplanes of the decoder to draw (in 2-d)")
     p.add_seed()
     p.add_output_dir(checkpoint="checkpoint.pt")
     return p
@@ -176,19 +176,28 @@ def parser() -> Parser:
 def add_options(p: Parser) -> None:
     """Of the model and its training."""
     p.add_space("p2")
-    p.add_argument("--curvature", type=curvature, default=1.4, help="c (curvature -c) or learn (paper: 0.1 to 1.4)")
-    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="of the latents (paper: both)")
-    p.add_argument("--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="(paper: as the prior)")
-    p.add_argument("--posterior-scale", choices=SCALES, default=SCALES[0], help="one per image or one per dimension")
+    p.add_argument("--curvature", type=curvature, default=1.4, help="c (curvature -c), or learn (paper: 0.1 to 1.4)")
+    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="prior distribution (paper: both)")
+    p.add_argument(
+        "--posterior",
+        choices=sorted(DISTRIBUTIONS),
+        default="wrapped",
+        help="posterior distribution (paper: as the prior)",
+    )
+    p.add_argument(
+        "--posterior-scale", choices=SCALES, default=SCALES[0], help="one scale per image or one per dimension"
+    )
     p.add_argument("--prior-scale", type=positive(float), default=1.0, help="scale of the prior (paper: 1)")
-    p.add_argument("--decoder", choices=sorted(DECODERS), help="its first layer (default: gyroplane; flat: mlp)")
+    p.add_argument("--decoder", choices=sorted(DECODERS), help="first decoder layer (default: gyroplane; flat: mlp)")
     p.add_argument("--hidden-dim", type=positive(int), default=600, help="width of the hidden layers (paper: 600)")
     p.add_argument("--loss", choices=sorted(LOSSES), default="trace", help="Trace_ELBO, TraceMeanField_ELBO or IWAE")
     p.add_argument("--particles", type=positive(int), default=1, help="samples of the posterior per image (paper: 1)")
     p.add_argument("--num-epochs", type=positive(int), default=40, help="passes over the training data (paper: 80)")
     p.add_argument("--batch-size", type=positive(int), default=128, help="images per step (paper: 128)")
-    p.add_argument("--learning-rate", type=positive(float), default=1e-3, help="of Adam (paper: 5e-4)")
-    p.add_argument("--iwae-samples", type=natural, default=500, help="of the final estimate; 0 for none (paper: 5000)")
+    p.add_argument("--learning-rate", type=positive(float), default=1e-3, help="learning rate of Adam (paper: 5e-4)")
+    p.add_argument(
+        "--iwae-samples", type=natural, default=500, help="samples of the final estimate; 0 for none (paper: 5000)"
+    )
     p.add_device()
     p.add_threads()
     p.add_data_dir("the MNIST files")

@@ -1,24 +1,29 @@
-"""Embed single cells by their counts: hyperbolic, Euclidean and nearly flat auto-encoders side by side.
+"""Embed single cells by their counts, and compare hyperbolic, Euclidean and nearly flat auto-encoders.
 
-:class:`pyro_hyperbolic.models.CountVAE` has negative binomial counts with a dispersion for every gene, size factors and
-batches. Three models are trained on 70% of the cells, from every seed: with curvature (``hyperbolic``), without it
-(``euclidean``), and the hyperbolic one with next to no curvature (``control``), which tells what is due to curvature
-and what to the layers. The scores are those of the 20% of cells that are held out for testing: the IWAE estimate of the
-log-likelihood of a cell, the share of cells whose neighbours have their label, the correlation of latent and lineage
-distances and the mixing of batches where these are known, and how often the 90% regions of posteriors hold the truth
-(for data drawn from the model). Over several seeds they are means with 95% intervals.
+:class:`pyro_hyperbolic.models.CountVAE` has a negative binomial likelihood with a dispersion for every gene, size
+factors and batches. For every seed, the example trains three models on 70% of the cells: with curvature
+(``hyperbolic``), without it (``euclidean``), and the hyperbolic model with next to no curvature (``control``), which
+separates what is due to curvature from what is due to the layers. The scores are on the 20% of cells that are held out
+for testing:
 
-Cells are those of Paul et al. (2015), which come with the package, a simulated lineage, or a ``.h5ad`` file of yours,
-which needs the package ``anndata``. The embedding of the last model and the first seed is written as ``embedding.npz``,
+* the IWAE estimate of the log-likelihood of a cell,
+* the share of cells whose neighbours have their label,
+* the correlation of latent and lineage distances, and the mixing of batches, where these are known,
+* how often the 90% regions of posteriors hold the truth (for data drawn from the model).
+
+With several seeds, scores are means with 95% intervals.
+
+The cells are those of Paul et al. (2015), which come with the package, a simulated lineage, or your own ``.h5ad`` file,
+which needs the package ``anndata``. The embedding of the last model and the first seed is written to ``embedding.npz``,
 and into a copy of your file.
 
-What to see in ``disc.png``: each dot is the posterior mean of a cell. Coloured by label, cells of one type or lineage
-should form an arm of the disc, and early types lie where arms meet; coloured by pseudotime, the distance from a root
-cell, colours should run outwards along the arms; coloured by batch, they should be mixed everywhere. ``latent.html`` is
-a page on which to move through the disc.
+What to look for in ``disc.png``: each dot is the posterior mean of a cell. Coloured by label, cells of one type or
+lineage should form an arm of the disc, with early types where the arms meet. Coloured by pseudotime, the distance from
+a root cell, colours should run outwards along the arms. Coloured by batch, colours should be mixed everywhere.
+``latent.html`` is a web page on which you can move through the disc.
 
-Every epoch ends with a checkpoint. A run that was interrupted goes on with ``--resume`` and ends where an uninterrupted
-one would have.
+Every epoch ends with a checkpoint. If a run is interrupted, continue it with ``--resume``. It ends where an
+uninterrupted run would have.
 
     python examples/single_cell.py
     python examples/single_cell.py --data branching --seeds 0-4
@@ -221,20 +226,20 @@ def data(text: str) -> str:
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
     p.add_argument("--data", type=data, default="paul15", help=f"{' or '.join(SOURCES)}, or a .h5ad file")
-    p.add_argument("--layer", help="of the file: the layer with the counts (default: its X)")
-    p.add_argument("--batch-key", help="of the file: the column of the batches (default: one batch)")
-    p.add_argument("--label-key", help="of the file: the column of the cell types (default: no types)")
-    p.add_argument("--root-label", help="of the file: the type of the root cell, for pseudotime (default: none)")
-    p.add_argument("--num-cells", type=positive(int), default=3000, help="of the simulated lineage")
-    names, text = list(CURVATURES), "which to train; the last one is drawn"
+    p.add_argument("--layer", help="layer of the file that holds the counts (default: its X)")
+    p.add_argument("--batch-key", help="column of the file with the batches (default: one batch)")
+    p.add_argument("--label-key", help="column of the file with the cell types (default: no types)")
+    p.add_argument("--root-label", help="cell type of the root, for pseudotime (default: none)")
+    p.add_argument("--num-cells", type=positive(int), default=3000, help="cells of the simulated lineage")
+    names, text = list(CURVATURES), "models to train; the last one is drawn"
     p.add_argument("--models", nargs="+", choices=names, default=names, help=text)
-    p.add_argument("--latent-dim", type=positive(int), default=2, help="of the latent space; 2 is drawn")
+    p.add_argument("--latent-dim", type=positive(int), default=2, help="latent dimension; only 2 is drawn")
     p.add_argument("--hidden-dim", type=positive(int), default=128, help="width of the hidden layers")
     p.add_argument("--num-epochs", type=positive(int), default=80, help="passes over the training cells")
     p.add_argument("--batch-size", type=positive(int), default=128, help="cells per step")
-    p.add_argument("--learning-rate", type=positive(float), default=5e-3, help="of Adam")
-    p.add_argument("--iwae-samples", type=positive(int), default=100, help="of the estimate of the log-likelihood")
-    p.add_argument("--seeds", type=seeds, default=[0], help="of splits, starts and noise: 0 or 0,1,5 or 0-9")
+    p.add_argument("--learning-rate", type=positive(float), default=5e-3, help="learning rate of Adam")
+    p.add_argument("--iwae-samples", type=positive(int), default=100, help="samples of the log-likelihood estimate")
+    p.add_argument("--seeds", type=seeds, default=[0], help="seeds of splits, starts and noise: 0 or 0,1,5 or 0-9")
     p.add_output_dir(checkpoint="*.pt")
     return p
 

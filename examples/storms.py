@@ -1,22 +1,24 @@
-"""Where do storms turn? Directions and latitudes of Atlantic storms as a mixture on a cylinder, a circle times a line.
+"""Where do storms turn? A mixture of directions and latitudes of Atlantic storms on a cylinder, a circle times a line.
 
 Storms of the North Atlantic start in the tropics, go west with the trade winds, turn north and end in the westerlies,
 which take them north-east. A day of a storm is a direction and a latitude: a point of the product ``"s1,e1"``. The
-program is an ordinary Pyro model,
+model is an ordinary Pyro program,
 
     x ~ sum_k weights[k] WrappedNormal(centre[k], covariance[k]),
 
-whose centres are points of the product, and whose covariances couple the two factors: within a component, the direction
-may turn as the latitude grows. Three other models are fitted for comparison: one without that coupling, and two flat
-ones, which cut the circle open: at north as a compass has it, or at south, where hardly a storm goes.
+where the centres are points of the product, and the covariances couple the two factors: within a component, the
+direction may turn as the latitude grows. Three other models are fitted for comparison: one without that coupling, and
+two flat ones, which cut the circle open, either at north, as a compass does, or at south, where hardly a storm goes.
 
-SVI fits each model with several numbers of components, of which the validation storms choose one; test storms, which no
-model has seen, compare the models. NUTS samples the coupled one. The data are :func:`pyro_hyperbolic.datasets.storms`.
+SVI fits each model with several numbers of components, and the validation storms choose one of them. The models are
+then compared on test storms, which none has seen. NUTS samples the coupled model. The data are
+:func:`pyro_hyperbolic.datasets.storms`.
 
-What to see in ``storms.png``: on the left the square root of the density of the coupled model (darker is greater) runs
-through north without a seam, from west at the bottom to east at the top, as the test days (dots) do. In the middle that
-of the model with a cut at north has a gap there: no component can lie across it. On the right the mean direction at
-each latitude with its 90% interval by NUTS; the red band is where it is north: the storms turn there.
+What to look for in ``storms.png``: the left panel shows the square root of the density of the coupled model (darker is
+greater). It runs through north without a seam, from west at the bottom to east at the top, as the test days (dots) do.
+The middle panel shows the same for the model with a cut at north. It has a gap there, because no component can lie
+across the cut. The right panel shows the mean direction at each latitude with its 90% interval by NUTS. The red band is
+where the mean direction is north: the storms turn there.
 
     python examples/storms.py
     python examples/storms.py --components 2 3 4 5 6 --num-steps 1500 --starts 4
@@ -275,12 +277,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
-    p.add_argument("--components", type=positive(int), nargs="+", default=[1, 2, 4], help="of the mixture, to choose")
-    p.add_argument("--num-steps", type=positive(int), default=250, help="of SVI")
-    p.add_argument("--starts", type=positive(int), default=2, help="of SVI, of which the best is taken")
-    p.add_argument("--chains", type=positive(int), default=2, help="of NUTS")
-    p.add_argument("--warmup", type=positive(int), default=100, help="steps of NUTS before the samples")
-    p.add_argument("--num-samples", type=at_least(4), default=100, help="per chain")
+    p.add_argument("--components", type=positive(int), nargs="+", default=[1, 2, 4], help="components to choose from")
+    p.add_argument("--num-steps", type=positive(int), default=250, help="steps of SVI")
+    p.add_argument("--starts", type=positive(int), default=2, help="starts of SVI; the best is kept")
+    p.add_argument("--chains", type=positive(int), default=2, help="chains of NUTS")
+    p.add_argument("--warmup", type=positive(int), default=100, help="warm-up steps of NUTS")
+    p.add_argument("--num-samples", type=at_least(4), default=100, help="samples per chain")
     p.add_seed()
     p.add_output_dir()
     return p

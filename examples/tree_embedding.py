@@ -1,16 +1,17 @@
-"""A regular tree in the Poincaré disc, with edges of one length, and how far its distances are from those in the tree.
+"""Draw a regular tree in the Poincaré disc with edges of one length, and measure the distortion of its distances.
 
-The root lies at the origin. The children of a node are placed at one and the same distance from it, in directions
-that together with that of its parent are equally spread (R. Sarkar, Low distortion Delaunay embedding of trees in
+The root lies at the origin. All children of a node are placed at the same distance from it, in directions that are
+equally spread together with the direction of its parent (R. Sarkar, Low distortion Delaunay embedding of trees in
 hyperbolic plane, 2011). This is not an isometry: two children of a node are nearer to each other than two edges. The
-program prints the distortion, which is the largest ratio of a distance in the disc to that in the tree over the
-smallest one, 1 for an isometry. It depends on the length of the edges. With ``--branching 3 --depth 5`` it is 2.94 for
-the shortest edges with which branches do not meet (the default, the paper's first figure), 1.91 for edges of length 2,
-1.31 for 3, 1.15 for 5, and tends to 1. In the Euclidean plane it would grow with the number of nodes.
+program prints the distortion: the largest ratio of a distance in the disc to that in the tree, divided by the smallest
+such ratio. An isometry has distortion 1. The distortion depends on the length of the edges. With
+``--branching 3 --depth 5`` it is 2.94 for the shortest edges with which branches do not meet (the default, the paper's
+first figure), 1.91 for edges of length 2, 1.31 for 3, 1.15 for 5, and tends to 1. In the Euclidean plane it would grow
+with the number of nodes.
 
-What to see in the picture: all edges are geodesics of the same length, however short they look at the border, where
-exponentially many nodes find a place. The page beside it shows the same tree: drag a leaf to the middle, and it is
-drawn as large as the root.
+What to look for in the picture: all edges are geodesics of the same length, however short they look at the border,
+where there is room for exponentially many nodes. The web page next to it shows the same tree. Drag a leaf to the
+middle, and it is drawn as large as the root.
 
     python examples/tree_embedding.py
     python examples/tree_embedding.py --branching 2 --depth 7 --edge-length 3 --output tree.pdf
@@ -102,12 +103,12 @@ def run(args: argparse.Namespace) -> None:
 
 def parser() -> Parser:
     p = Parser(__doc__, __file__)
-    p.add_argument("--branching", type=at_least(2), default=3, help="children of a node; the root has one more")
+    p.add_argument("--branching", type=at_least(2), default=3, help="children per node; the root has one more")
     p.add_argument("--depth", type=positive(int), default=5, help="edges between the root and a leaf")
-    shortest = "of an edge (default: the shortest with which branches do not meet)"
+    shortest = "length of an edge (default: the shortest with which branches do not meet)"
     p.add_argument("--edge-length", type=positive(float), help=shortest)
     p.add_argument("--curvature", type=positive(float), default=1.0, help="c > 0; the curvature is -c")
-    p.add_argument("--output", type=picture_file, default=Path("tree_embedding.png"), help="file of the picture")
+    p.add_argument("--output", type=picture_file, default=Path("tree_embedding.png"), help="file for the picture")
     return p
 
 

@@ -1,4 +1,4 @@
-"""Tools for embeddings that are already there: points and their distances.
+"""Tools for finished embeddings: points and their distances.
 
 ==============================  ============================================================
 :func:`hyperbolic_mds`          points from their distances

@@ -13,13 +13,13 @@ from pyro_hyperbolic.geometry import Manifold, frechet_mean
 
 
 class Clusters(NamedTuple):
-    """What :func:`k_means` returns.
+    """The result of :func:`k_means`.
 
     Attributes:
         centres: the Fréchet means of the clusters, ``(k, D)``.
         labels: the cluster of each point, int64 ``(N,)``.
-        cost: the sum of the squared distances of the points to the centres of their clusters.
-        converged: whether no point changed its cluster in the last step.
+        cost: the sum of squared distances from the points to the centres of their clusters.
+        converged: whether no point changed clusters in the last step.
     """
 
     centres: Tensor
@@ -32,24 +32,24 @@ class Clusters(NamedTuple):
 def k_means(
     points: Tensor, manifold: Manifold, k: int, *, restarts: int = 10, seed: int = 0, max_steps: int = 100
 ) -> Clusters:
-    r"""Divide points into ``k`` clusters with the least sum of squared distances to their centres.
+    r"""Partition points into ``k`` clusters with the least sum of squared distances to their centres.
 
     .. math:: \sum_i \min_j d(x_i, m_j)^2
 
-    Lloyd's algorithm: each point goes to its nearest centre, each centre to the Fréchet mean of its points, until no
-    point moves. Both steps lower the sum, so that it ends, in a local minimum; the best of several starts is kept. A
-    start is that of k-means++: centres are points, each drawn with probability proportional to the squared distance
-    to the nearest of those before it (Arthur and Vassilvitskii 2007). A centre that loses all its points goes to the
-    point that is farthest from its own.
+    This is Lloyd's algorithm: each point goes to its nearest centre, and each centre to the Fréchet mean of its points,
+    until no point moves. Both steps lower the sum, so the algorithm ends in a local minimum. The best of several starts
+    is kept. Each start is that of k-means++: the centres are points, each drawn with probability proportional to the
+    squared distance to the nearest of those before it (Arthur and Vassilvitskii 2007). A centre that loses all its
+    points moves to the point that is farthest from its own centre.
 
-    A step takes O(N k) time and memory; the arithmetic is float64.
+    A step takes O(N k) time and memory. The arithmetic is float64.
 
     :param points: ``(N, D)`` points of ``manifold``, of which at least ``k`` are different.
-    :param manifold: their space, with one curvature: any chart, a sphere or a product as well.
+    :param manifold: their space, with one curvature: any chart, and also a sphere or a product.
     :param k: number of clusters.
     :param restarts: number of starts.
-    :param seed: of the starts; the global random state is not touched.
-    :param max_steps: most steps of a start.
+    :param seed: seed of the starts; the global random state is not touched.
+    :param max_steps: maximum number of steps per start.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> points = torch.tensor([[0.0, 0.8], [0.1, 0.8], [0.0, -0.8], [0.5, 0.0], [0.0, -0.7]])

@@ -1,4 +1,4 @@
-"""What the projections to fewer dimensions share."""
+"""Base class of the projections to fewer dimensions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ _COMPARED = 2000
 
 
 class Projection(ABC):
-    """A map of points to a space of the same kind and curvature with fewer dimensions.
+    """A map from points to a space of the same kind and curvature with fewer dimensions.
 
-    ``fit`` sets ``mean``, the Fréchet mean of the points, which goes to the origin; ``directions``, orthonormal rows
-    ``(dim, d)`` in the frame at the mean; and ``explained_variance_ratio``, the share of the mean squared distance of
-    pairs that is left (of at most 2,000 points).
+    ``fit`` sets
+
+    * ``mean``, the Fréchet mean of the points, which goes to the origin;
+    * ``directions``, orthonormal rows ``(dim, d)`` in the frame at the mean;
+    * ``explained_variance_ratio``, the share of the mean squared distance between pairs that is left (of at most 2,000
+      points).
     """
 
     mean: Tensor
@@ -38,7 +41,7 @@ class Projection(ABC):
         """Find the directions.
 
         :param points: ``(N, D)``, with ``N > dim`` and at least ``dim`` dimensions.
-        :param manifold: their space, no product, with one curvature.
+        :param manifold: their space, with one curvature; it must not be a product.
         """
         space = self._checked_space(manifold)
         x = self._checked_points(points, space)

@@ -15,30 +15,30 @@ _UNIT = Lorentz(1.0)
 
 
 class HoroPCA(Projection):
-    r"""Projections along horospheres that keep most of the squared distances of pairs.
+    r"""Projections along horospheres that keep most of the squared distances between pairs.
 
     Chami, Gu, Nguyen and Ré, *HoroPCA: hyperbolic dimensionality reduction via horospherical projections* (2021).
-    With the Fréchet mean at the origin and orthonormal directions :math:`p_1, \ldots, p_k`, ideal points, a point
-    goes to the one of the subspace that they span which lies on the same horospheres: its Busemann functions
-    :math:`B_j(x) = \log(x_0 - \langle p_j, x_s\rangle)` are the same for all j. On the hyperboloid of radius 1, with
+    The Fréchet mean is at the origin, and orthonormal directions :math:`p_1, \ldots, p_k` are ideal points. A point
+    goes to the point of the subspace spanned by them that lies on the same horospheres: all its Busemann functions
+    :math:`B_j(x) = \log(x_0 - \langle p_j, x_s\rangle)` stay the same. On the hyperboloid of radius 1, with
     :math:`a_j = e^{B_j(x)}`, that is
 
     .. math::
 
         y_0 = \frac{1 + |a|^2}{\sum_j a_j + \sqrt{(\sum_j a_j)^2 - (k - 1)(1 + |a|^2)}}, \qquad y_j = y_0 - a_j .
 
-    For k > 1 a second point is on these horospheres, beyond the geodesic subspace whose ideal points they are; as in
-    the paper the one nearer to the origin is taken. So what lies beyond, in the direction of :math:`\sum_j p_j`
+    For k > 1 there is a second point on these horospheres, beyond the geodesic subspace whose ideal points they are. As
+    in the paper, we take the one nearer to the origin. So what lies beyond, in the direction of :math:`\sum_j p_j`
     farther than :math:`\operatorname{artanh}(1/\sqrt k)` radii of curvature, is folded back.
 
-    The directions start from those of :class:`TangentPCA` and go up the mean squared distance of the pairs of random
-    batches, by Adam; of the directions on the way those that keep most of it are taken.
+    The directions start from those of :class:`TangentPCA`. Adam then increases the mean squared distance between the
+    pairs of random batches, and the directions that keep most of it on the way are kept.
 
     :param dim: dimensions of the result, k.
-    :param seed: of the batches, and of the pairs by which ``explained_variance_ratio`` is measured.
-    :param num_steps: of Adam.
-    :param learning_rate: of Adam.
-    :param batch_size: points whose pairs are compared in a step.
+    :param seed: seed of the batches, and of the pairs that measure ``explained_variance_ratio``.
+    :param num_steps: number of steps of Adam.
+    :param learning_rate: learning rate of Adam.
+    :param batch_size: number of points whose pairs a step compares.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> ball = PoincareBall(1.0)

@@ -11,26 +11,26 @@ from pyro_hyperbolic.geometry.gromov import checked_distances
 
 @torch.no_grad()
 def hyperbolic_mds(distances: Tensor, dim: int, manifold: Manifold) -> Tensor:
-    r"""Classical scaling in hyperbolic space: points whose distances are those given, or near them.
+    r"""Classical scaling in hyperbolic space: find points with the given distances, or nearly so.
 
     On the hyperboloid of radius 1 the distances of points :math:`x_i = (t_i, s_i)` make the matrix
 
     .. math:: \cosh(\sqrt c\, D) = t\,t^T - s\,s^T .
 
-    One eigenvector with a positive eigenvalue is :math:`t`, those of the ``dim`` most negative eigenvalues are the
-    columns of :math:`s`, each times the root of the size of its eigenvalue. With exact distances of points of
-    the space these are the points. Otherwise :math:`t` is computed from :math:`s`, which puts them on the hyperboloid.
-    Their centre, :math:`\sum x_i` scaled to the hyperboloid, is then moved to the origin. At ``c = 0`` this is
-    classical (Torgerson's) scaling.
+    One eigenvector with a positive eigenvalue is :math:`t`. The eigenvectors of the ``dim`` most negative eigenvalues
+    are the columns of :math:`s`, each times the square root of the size of its eigenvalue. If the distances are exact
+    distances between points of the space, these are the points. Otherwise :math:`t` is computed from :math:`s`, which
+    puts the points on the hyperboloid. Their centre, :math:`\sum x_i` scaled to the hyperboloid, is then moved to the
+    origin. At ``c = 0`` this is classical (Torgerson's) scaling.
 
     Sala, De Sa, Gu and Ré, *Representation tradeoffs for hyperbolic embeddings* (2018), Section 4 (h-MDS). The cost is
-    one decomposition of an ``(N, N)`` matrix. With noise the largest distances count most, as
-    :math:`\cosh` grows: a start for a model of the noise, not an estimate to end with. The arithmetic is float64, which
-    ends at :math:`\sqrt c\, D` of about 30.
+    one decomposition of an ``(N, N)`` matrix. With noise, the largest distances count most, since :math:`\cosh` grows.
+    Use the result as a start for a model of the noise, not as a final estimate. The arithmetic is float64, which ends
+    at :math:`\sqrt c\, D` of about 30.
 
-    :param distances: all pairs, ``(N, N)``, symmetric, zero on the diagonal, with more than ``dim`` points.
+    :param distances: all pairs, ``(N, N)``, symmetric and zero on the diagonal, with more than ``dim`` points.
     :param dim: dimension of the space.
-    :param manifold: where to put the points, one curvature.
+    :param manifold: where to put the points, with one curvature.
 
     Returns ``(N, D)`` points of ``manifold``, in the dtype of ``distances`` (float64 for integers).
 

@@ -27,15 +27,15 @@ _NEWTON_STEPS = 100
 
 @dataclass(frozen=True, eq=False)
 class RiemannianMixture:
-    """What :func:`fit_mixture` returns: ``k`` components.
+    """The result of :func:`fit_mixture`: a mixture of ``k`` components.
 
     Attributes:
-        weights: of the components, ``(k,)``, which sum to 1.
+        weights: the weights of the components, ``(k,)``, which sum to 1.
         loc: their Fréchet means, ``(k, D)``.
         scale: their scales, ``(k, 1)``.
         manifold: their space.
-        history: the mean log-likelihood of a point at the start and after each step, float64; the last is that of this
-            mixture.
+        history: the mean log-likelihood of a point at the start and after each step, float64. The last value is that of
+            this mixture.
         converged: whether the last step gained less than the tolerance.
     """
 
@@ -53,7 +53,7 @@ class RiemannianMixture:
 
     @property
     def distribution(self) -> dist.MixtureSameFamily:
-        """The mixture as a distribution of Pyro, for a prior or a likelihood."""
+        """The mixture as a Pyro distribution, for a prior or a likelihood."""
         return dist.MixtureSameFamily(dist.Categorical(self.weights), self.components)
 
     def responsibilities(self, points: Tensor) -> Tensor:
@@ -61,9 +61,9 @@ class RiemannianMixture:
         return (self.components.log_prob(points.unsqueeze(-2)) + self.weights.log()).softmax(-1)
 
     def bic(self, points: Tensor) -> float:
-        r"""Schwarz's criterion :math:`p\log N - 2\log L` for points ``(N, D)``: among several ``k`` the least is best.
+        r"""Schwarz's criterion :math:`p\log N - 2\log L` for points ``(N, D)``. The best ``k`` has the least value.
 
-        :math:`p` counts the free parameters: a place, a scale and a weight for each component, less one weight.
+        :math:`p` counts the free parameters: a mean, a scale and a weight for each component, less one weight.
         """
         dim = self.manifold.intrinsic_dim(points.shape[-1])
         parameters = len(self.weights) * (dim + 2) - 1
@@ -88,26 +88,26 @@ def fit_mixture(
 
         \max \sum_i \log \sum_j \frac{\pi_j}{Z(\sigma_j)} \exp\left(-\frac{d(x_i, \mu_j)^2}{2\sigma_j^2}\right)
 
-    Expectation maximisation. With the responsibilities :math:`r_{ij}` of the components for the points, a weight is
-    :math:`\pi_j = \sum_i r_{ij}/N`, a place :math:`\mu_j` is the Fréchet mean with weights :math:`r_{ij}`, because
-    :math:`Z` does not depend on it, and the scale solves an equation in one unknown,
+    The algorithm is expectation maximisation. Given the responsibilities :math:`r_{ij}` of the components for the
+    points, a weight is :math:`\pi_j = \sum_i r_{ij}/N`. A mean :math:`\mu_j` is the Fréchet mean with weights
+    :math:`r_{ij}`, because :math:`Z` does not depend on it. The scale solves an equation in one unknown,
 
     .. math:: \sigma_j^3\, \frac{d \log Z}{d\sigma}(\sigma_j) = \frac{\sum_i r_{ij}\, d(x_i, \mu_j)^2}{\sum_i r_{ij}} .
 
     The left side is the mean squared distance under the component and grows with :math:`\sigma`. The likelihood never
-    falls, except by rounding. Starts are those of :func:`k_means`; the best of several is kept. The arithmetic
-    is float64.
+    falls, except by rounding. Starts come from :func:`k_means`, and the best of several is kept. The arithmetic is
+    float64.
 
     :param points: ``(N, D)`` points of ``manifold``, of which at least ``k`` are different.
-    :param manifold: their space, with one curvature: any chart, a sphere or a product as well.
+    :param manifold: their space, with one curvature: any chart, and also a sphere or a product.
     :param k: number of components.
     :param restarts: number of starts.
-    :param seed: of the starts; the global random state is not touched.
+    :param seed: seed of the starts; the global random state is not touched.
     :param tolerance: a start ends when a step gains less than this in the mean log-likelihood of a point.
-    :param max_steps: most steps of a start.
-    :param min_scale: smallest scale of a component; by default a thousandth of the root mean square distance of the
-        points to their Fréchet mean. Without a bound the likelihood has no maximum: a component on a single point may
-        have any density there.
+    :param max_steps: maximum number of steps per start.
+    :param min_scale: smallest scale of a component; by default a thousandth of the root mean square distance from the
+        points to their Fréchet mean. Without a bound the likelihood has no maximum, because a component on a single
+        point may have any density there.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> ball = PoincareBall(1.0)

@@ -1,4 +1,4 @@
-"""The isometry that brings two embeddings together."""
+"""The isometry that aligns two embeddings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _STEPS = 200
 class Alignment:
     r"""The isometry :math:`x \mapsto \exp_t(R \log_s x)`, in the frames carried from the origin to ``s`` and ``t``.
 
-    Every isometry of a space of constant curvature can be written so, for any ``s``.
+    Every isometry of a space of constant curvature can be written this way, for any ``s``.
 
-    :param manifold: the space, of one curvature.
+    :param manifold: the space, with one curvature.
     :param source: the point ``s``, ``(D,)``.
     :param target: where it goes, the point ``t``.
-    :param rotation: the orthogonal matrix ``R``, ``(d, d)``; of determinant -1 it is a reflection.
-    :param error: the root of the mean squared distance of the points that were brought together.
+    :param rotation: the orthogonal matrix ``R``, ``(d, d)``; with determinant -1 it is a reflection.
+    :param error: the root mean square distance between the aligned points.
     """
 
     manifold: Manifold
@@ -42,11 +42,11 @@ class Alignment:
 def procrustes(x: Tensor, y: Tensor, manifold: Manifold, reflections: bool = True) -> Alignment:
     r"""The isometry :math:`g` with the least :math:`\sum_i d(g x_i, y_i)^2`.
 
-    Distances determine an embedding up to an isometry, so two embeddings are compared after this one. The search starts
-    from the Fréchet means of both sets and the rotation that fits their normal coordinates best
-    (Kabsch's), which is exact if the sets are isometric, and goes on by L-BFGS over all isometries. The
-    sum may have further local minima where the sets differ much. Tabaghi and Dokmanić, *On Procrustes analysis in
-    hyperbolic space* (2021), treat the centred problem. The arithmetic is float64.
+    Distances determine an embedding only up to an isometry, so align two embeddings before you compare them. The search
+    starts from the Fréchet means of both sets and the rotation that best fits their normal coordinates (Kabsch's),
+    which is exact if the sets are isometric. It continues with L-BFGS over all isometries. If the sets differ a lot,
+    the sum may have further local minima. Tabaghi and Dokmanić, *On Procrustes analysis in hyperbolic space* (2021),
+    treat the centred problem. The arithmetic is float64.
 
     :param x: the points to move, ``(N, D)``.
     :param y: where they should go, ``(N, D)``.

@@ -11,13 +11,13 @@ from pyro_hyperbolic.geometry import Manifold, frechet_mean
 
 @torch.no_grad()
 def pseudotime(points: Tensor, roots: Tensor, manifold: Manifold) -> Tensor:
-    """Distances of points from a root: of several candidates the one that is nearest to their Fréchet mean.
+    """Distances of points from a root, the candidate that is nearest to the Fréchet mean of all candidates.
 
     :param points: ``(N, D)`` points of ``manifold``, for example posterior means of cells.
-    :param roots: indices of the candidates, integers ``(R,)``; for example all cells of the earliest type.
+    :param roots: indices of the candidates, integers ``(R,)``, for example all cells of the earliest type.
     :param manifold: the space, with one curvature.
 
-    Returns ``(N,)``, 0 for the root.
+    Returns ``(N,)`` distances, 0 for the root.
 
     >>> from pyro_hyperbolic import Euclidean
     >>> points = torch.tensor([[0.0], [1.0], [2.5], [7.0]])

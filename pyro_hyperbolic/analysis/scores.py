@@ -31,8 +31,8 @@ def knn_accuracy(
 ) -> float:
     """The share of points whose ``k`` nearest neighbours vote for their label.
 
-    Neighbours are the other points, or those of ``reference``, for example the cells that a model was trained on. Of
-    labels with equally many votes the one with the nearer neighbours wins.
+    Neighbours are the other points, or those of ``reference``, for example the cells that a model was trained on. If
+    labels have equally many votes, the one with the nearer neighbours wins.
 
     :param points: ``(N, D)`` points of ``manifold``.
     :param labels: ``(N,)`` integers.
@@ -64,13 +64,13 @@ def knn_accuracy(
 
 @torch.no_grad()
 def lineage_correlation(points: Tensor, distances: Tensor, manifold: Manifold, *, method: str = "pearson") -> float:
-    """The correlation, over all pairs, of the distances of points with given ones, such as those along a lineage tree.
+    """The correlation over all pairs of the distances of points with given distances, such as along a lineage tree.
 
     :param points: ``(N, D)`` points of ``manifold``, at least 3.
     :param distances: ``(N, N)``, symmetric, zero on the diagonal.
     :param manifold: the space, with one curvature.
-    :param method: ``"pearson"``, 1 if the distances are proportional up to a constant; or ``"spearman"``, that of the
-        ranks, 1 if they are in the same order.
+    :param method: ``"pearson"``, which is 1 if the distances are proportional up to a constant; or ``"spearman"``, the
+        correlation of the ranks, which is 1 if they are in the same order.
 
     >>> from pyro_hyperbolic import Euclidean
     >>> points = torch.tensor([[0.0], [1.0], [4.0]])
@@ -95,15 +95,16 @@ def lineage_correlation(points: Tensor, distances: Tensor, manifold: Manifold, *
 
 @torch.no_grad()
 def batch_mixing(points: Tensor, batches: Tensor, manifold: Manifold, *, k: int = 30) -> float:
-    r"""How well batches are mixed: the entropy of the batches of neighbours as a share of the ideal.
+    r"""How well batches are mixed: the entropy of the batches among neighbours, as a share of the ideal.
 
     .. math::
 
         \frac{\sum_i H(\hat p_i)}{\sum_i E\,H(\hat q_i)}, \qquad H(p) = -\sum_b p_b \log p_b
 
     with the shares :math:`\hat p_i` of the batches among the ``k`` nearest neighbours of a point, and the shares
-    :math:`\hat q_i` among ``k`` of the other points drawn at random without replacement; that mean is exact (of a
-    hypergeometric variable). 0: every point has neighbours of one batch only. 1: as if batches were assigned at random.
+    :math:`\hat q_i` among ``k`` of the other points drawn at random without replacement. That mean is exact (of a
+    hypergeometric variable). The score is 0 if every point has neighbours of one batch only, and 1 if batches look as
+    if they were assigned at random.
 
     :param points: ``(N, D)`` points of ``manifold``.
     :param batches: ``(N,)`` integers, at least two different ones.
@@ -137,13 +138,14 @@ def posterior_coverage(posterior: Any, points: Tensor, *, level: float = 0.9) ->
     r"""The share of true points inside the regions that should hold ``level`` of the mass of their posteriors.
 
     The region of a posterior is that of highest density in normal coordinates at its location: a ball for an isotropic
-    one, an ellipsoid for others, of which white noise (``to_noise``) fills :math:`|\epsilon|^2 \le \chi^2_d(level)`.
-    For exact posteriors the share is ``level`` on average, for narrow ones it is less, for wide ones more. To judge the
-    posteriors of a model, draw ``points`` from its prior, draw data given them, and encode the data.
+    posterior, an ellipsoid for others. In white noise (``to_noise``) it is
+    :math:`|\epsilon|^2 \le \chi^2_d(level)`. For exact posteriors the share is ``level`` on average. It is smaller for
+    posteriors that are too narrow, and larger for those that are too wide. To judge the posteriors of a model, draw
+    ``points`` from its prior, draw data given the points, and encode the data.
 
     :param posterior: a wrapped or Riemannian normal, or a Gaussian with independent coordinates, batch shape ``(N,)``.
     :param points: ``(N, D)``, the true latents of the data that the posteriors belong to.
-    :param level: of the regions, between 0 and 1.
+    :param level: level of the regions, between 0 and 1.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> from pyro_hyperbolic.distributions import WrappedNormal

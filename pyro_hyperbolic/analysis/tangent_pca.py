@@ -13,12 +13,12 @@ class TangentPCA(Projection):
 
     .. math:: x \mapsto \exp_0(W \log_m x)
 
-    with the rows of ``W`` that keep most of :math:`\sum_i |\log_m x_i|^2`. Points of a geodesic subspace of ``dim``
-    dimensions through their mean keep all their distances; from others, far from the mean, distances are lost
-    or gained, since the exponential map does not keep those across. In every space.
+    with the rows of ``W`` that keep most of :math:`\sum_i |\log_m x_i|^2`. Points in a geodesic subspace of ``dim``
+    dimensions through their mean keep all their distances. Between other points, far from the mean, distances are lost
+    or gained, because the exponential map does not preserve distances across its rays. The method works in every space.
 
     :param dim: dimensions of the result.
-    :param seed: of the pairs by which ``explained_variance_ratio`` is measured.
+    :param seed: seed of the pairs that measure ``explained_variance_ratio``.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> ball = PoincareBall(1.0)

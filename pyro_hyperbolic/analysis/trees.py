@@ -12,19 +12,19 @@ from pyro_hyperbolic.geometry import Manifold
 
 @torch.no_grad()
 def sarkar_embedding(parents: Tensor, manifold: Manifold, *, length: float) -> Tensor:
-    r"""Put a tree into the hyperbolic plane with edges of one length, level by level.
+    r"""Place a tree in the hyperbolic plane with edges of one length, level by level.
 
-    The root lies at the origin. The children of a node lie at the distance ``length`` from it, in directions that
-    are equally spread together with the direction of its parent. Two children of a node of degree :math:`q` see each
-    other under an angle of at least :math:`2\pi/q`. The longer the edges, the nearer the distance of any two nodes is
-    to ``length`` times the number of edges between them; the relative error is of the order of :math:`1/(\sqrt c\,l)`.
+    The root lies at the origin. The children of a node lie at distance ``length`` from it, in directions that are
+    equally spread together with the direction of its parent. At a node of degree :math:`q`, the angle between two
+    children is at least :math:`2\pi/q`. The longer the edges, the nearer the distance between any two nodes is to
+    ``length`` times the number of edges between them. The relative error is of the order of :math:`1/(\sqrt c\,l)`.
 
-    R. Sarkar, *Low distortion Delaunay embedding of trees in hyperbolic plane* (2011). Coordinates are float64, of
-    which those of :class:`~pyro_hyperbolic.PoincareBall` reach a distance of about :math:`35/\sqrt c` from the origin.
+    R. Sarkar, *Low distortion Delaunay embedding of trees in hyperbolic plane* (2011). Coordinates are float64. On
+    :class:`~pyro_hyperbolic.PoincareBall` they reach a distance of about :math:`35/\sqrt c` from the origin.
 
     :param parents: the parent of each node, integers ``(N,)``; -1 for the root.
-    :param manifold: a hyperbolic plane or, at ``c = 0``, the Euclidean one; one curvature.
-    :param length: of all edges.
+    :param manifold: a hyperbolic plane or, at ``c = 0``, the Euclidean one, with one curvature.
+    :param length: length of all edges.
 
     Returns ``(N, D)`` points of ``manifold``.
 

@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_seed(self) -> None:
         """``--seed``"""
-        self.add_argument("--seed", type=natural, default=0, help="of everything random")
+        self.add_argument("--seed", type=natural, default=0, help="seed of everything random")
 
     def add_device(self) -> None:
         """``--device``: one that is there, by default a GPU if there is one."""
@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
         :param required: there is no default, for programs of several processes that have to share a folder.
         """
         default = OUTPUTS / f"{Path(self.prog).stem}-DATE"
-        text = "folder of the results; it is made if need be"
+        text = "folder for the results, created if necessary"
         text += "" if required else f" (default: a new one, {default})"
         self.add_argument("--output-dir", type=folder, required=required, help=text)
         if checkpoint is not None:

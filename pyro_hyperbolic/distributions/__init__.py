@@ -1,4 +1,4 @@
-"""Distributions on manifolds for Pyro; ``import pyro_hyperbolic.distributions as hdist``."""
+"""Distributions on manifolds for Pyro. Import them with ``import pyro_hyperbolic.distributions as hdist``."""
 
 from pyro_hyperbolic.distributions import constraints, kl
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius

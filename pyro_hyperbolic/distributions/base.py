@@ -1,4 +1,4 @@
-"""What the distributions on a manifold share."""
+"""Base class of the distributions on a manifold."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ManifoldNormal(TorchDistribution):
     r"""The distribution of :math:`z = \exp_{loc}(v / \lambda_{loc})` for random normal coordinates ``v``.
 
     A subclass draws ``v`` (``_rsample_coords``) and gives the density of ``z`` as a function of ``v``
-    (``_log_density``). The last sample is kept with the ``v`` it came from (torch's transform cache), so that
-    its ``log_prob`` needs no logarithm map and loses nothing far from the origin. As with any
-    cached transform of torch, the derivative of ``log_prob`` in the sample itself then needs a copy
-    of the sample (``z.detach().requires_grad_()``).
+    (``_log_density``). The last sample is cached with the ``v`` that it came from (torch's transform cache), so its
+    ``log_prob`` needs no logarithm map and loses no precision far from the origin. As with any cached transform of
+    torch, the derivative of ``log_prob`` with respect to the sample itself then needs a copy of the sample
+    (``z.detach().requires_grad_()``).
     """
 
     has_rsample = True
@@ -108,7 +108,7 @@ class ManifoldNormal(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         r"""Log-density with respect to the Riemannian volume.
 
-        That of the distribution's own last sample is exact however far out it is. Any other point goes through the
+        It is exact for the distribution's own last sample, however far out it is. Any other point goes through the
         logarithm map, which loses at most a factor of :math:`e^{2\sqrt{c}\,d(0, loc)}` in relative precision.
         """
         if self._in_program and (stray := complaint(value, self.manifold, validate=self._validate_args)):
@@ -158,20 +158,20 @@ class ManifoldNormal(TorchDistribution):
         return value is self._last[1]
 
     def draw_motion(self) -> tuple[Tensor, Tensor]:
-        """Coordinates of the last sample, and what they change by as noise and ``loc`` move.
+        """The coordinates of the last sample, and their change as noise and ``loc`` move.
 
-        The second is zero and carries the first derivatives, at fixed curvature, of the sample as this distribution
-        sees it when it does not move itself. See :meth:`adopt`.
+        The second value is zero. It carries the first derivatives, at fixed curvature, of the sample as this
+        distribution sees it when it does not move itself. See :meth:`adopt`.
         """
         coords = self._last[0]
         v = coords.detach()
         return v, coords - v + self._loc_motion(v)
 
     def adopt(self, value: Tensor, v: Tensor, motion: Tensor) -> None:
-        """Take ``value``, drawn by a distribution of the same numbers, for a sample of this distribution.
+        """Treat ``value``, drawn from a distribution with the same numbers, as a sample of this distribution.
 
-        Its ``log_prob`` then needs no logarithm map, and its derivatives come by way of the ``motion`` of the draw
-        instead of the coordinates of ``value``: they are exact however far out it is.
+        Its ``log_prob`` then needs no logarithm map. Its derivatives come from the ``motion`` of the draw instead of
+        the coordinates of ``value``, so they are exact however far out it is.
         """
         coords = v + motion - self._loc_motion(v)
         self._transform._cached_x_y = coords, value  # type: ignore[assignment]  # torch: None to begin with
@@ -183,8 +183,7 @@ class ManifoldNormal(TorchDistribution):
     def _check_reach(self) -> None:
         """Refuse to sample where the coordinates cannot hold the mass: samples and density would disagree.
 
-        The density at a point that the coordinates do hold is right all the same. Without validation nothing is
-        checked.
+        The density is still right at a point that the coordinates do hold. Without validation nothing is checked.
         """
         if not self._validate_args:
             return

@@ -26,7 +26,7 @@ positive_vector = _PositiveVector()
 
 
 class OnManifold(Constraint):
-    """Points of a manifold. Two such constraints are equal when chart and curvature are the same.
+    """Points of a manifold. Two such constraints are equal if their chart and curvature are the same.
 
     :param args: as in the chart; the result of ``check`` broadcasts with the curvature.
     """

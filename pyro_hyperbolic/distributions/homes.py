@@ -1,11 +1,11 @@
-"""Which space a point was made on, so that an algorithm that keeps an old one is found out.
+"""Remember on which space a point was made, to detect algorithms that keep an old space.
 
-HMC and the autoguides of Pyro take ``biject_to(site.support)`` from the first run of a program and make points of
-that space ever after. If its curvature moves, because it is drawn or learned, the points and their densities are
-those of another space than the program's. Nothing else reports that.
+Pyro's HMC and autoguides take ``biject_to(site.support)`` from the first run of a program and make points of that space
+ever after. If the curvature moves, because it is drawn or learned, the points and their densities belong to another
+space than the program's. Nothing else reports that.
 
-A point that is made or drawn here is known as the object that it is. One that is observed is known by its coordinates:
-a program may take another part of its data in each run, or make the tensor anew.
+A point that is made or drawn here is recognised as an object. An observed point is recognised by its coordinates,
+because a program may use another part of its data in each run, or make a new tensor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyro_hyperbolic.ops.checks import inspectable, validating
 
 
 class Origin(Enum):
-    """How a point came to its home, and what to say if it is found elsewhere."""
+    """How a point came to its home, and the error message if it is found elsewhere."""
 
     KEPT = (
         "was made on {home}, {here}: the curvature depends on another latent or a parameter, and the algorithm keeps"

@@ -16,7 +16,7 @@ from pyro_hyperbolic.ops.transport import length_of_noise, stretch
 
 
 class HyperbolicRadius(Radius):
-    r"""Distance of a Riemannian normal variable to its mean.
+    r"""Distance from a Riemannian normal variable to its mean.
 
     .. math::
 
@@ -25,9 +25,9 @@ class HyperbolicRadius(Radius):
 
     (the paper's appendix, "Maximum entropy hyperbolic normal distribution"). :math:`Z_r` comes from quadrature and the
     quantiles from inversion, for every ``d``, ``c`` and :math:`\sigma`; see :mod:`pyro_hyperbolic.ops.radial`. At
-    ``c = 0`` it is :math:`\sigma` times a chi variable with ``d`` degrees of freedom. Density, distribution function
-    and moments are differences of terms that grow like :math:`d^2 c\sigma^2`: they are computed in float64 and
-    returned in the caller's dtype.
+    ``c = 0`` the radius is :math:`\sigma` times a chi variable with ``d`` degrees of freedom. Density, distribution
+    function and moments are differences of terms that grow like :math:`d^2 c\sigma^2`, so they are computed in float64
+    and returned in the caller's dtype.
 
     :param dim: dimension ``d >= 1`` of the space.
     :param scale: :math:`\sigma > 0`.
@@ -67,7 +67,7 @@ class HyperbolicRadius(Radius):
         return (wide.scale.square() * radial.moments(wide._q, self.dim)[1]).to(self.scale.dtype)
 
     def entropy(self) -> Tensor:
-        """By quadrature."""
+        """The entropy, by quadrature."""
         wide = self._wide()
         return (radial.entropy(wide._q, self.dim) + wide.scale.log()).to(self.scale.dtype)
 
@@ -135,9 +135,9 @@ class HyperbolicRadius(Radius):
         return mass.to(torch.promote_types(value.dtype, self.scale.dtype))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Quantile; differentiable in ``scale`` and ``c`` at fixed probability, and in the probability.
+        """The quantile, differentiable in the probability, and in ``scale`` and ``c`` at fixed probability.
 
-        Accurate to 1e-6 relative for probabilities from 1e-5 to 1 - 1e-5; below :math:`10^{-19}` it follows the
+        Its relative accuracy is 1e-6 for probabilities from 1e-5 to 1 - 1e-5. Below :math:`10^{-19}` it follows the
         power law of the density at 0.
         """
         z, inner = self._score_of(value)

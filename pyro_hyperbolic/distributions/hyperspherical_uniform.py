@@ -57,13 +57,13 @@ class HypersphericalUniform(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Mean in the ambient space, which is 0; on the sphere every point is a Fréchet mean."""
+        """The mean in the ambient space, which is 0. On the sphere every point is a Fréchet mean."""
         shape = self.batch_shape + self.event_shape
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     @property
     def variance(self) -> Tensor:
-        """Of each coordinate in the ambient space: 1/d."""
+        """The variance of each coordinate in the ambient space, 1/d."""
         return torch.full_like(self.mean, 1 / self.dim)
 
     def entropy(self) -> Tensor:

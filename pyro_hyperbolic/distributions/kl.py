@@ -1,17 +1,17 @@
 r"""Kullback-Leibler divergences of distributions on a manifold, registered with ``torch.distributions.kl_divergence``.
 
-Two wrapped normals with one mean are images of Gaussians under one map, and their divergence is that of the
-Gaussians. Two Riemannian normals with one mean differ in the radius alone:
+Two wrapped normals with the same mean are images of Gaussians under the same map, so their divergence is that of the
+Gaussians. Two Riemannian normals with the same mean differ only in the radius:
 
 .. math::
 
     \mathrm{KL} = \log\frac{Z(\sigma_2)}{Z(\sigma_1)}
     + \tfrac12\,\mathbb{E}_{\sigma_1}[r^2] \left(\frac{1}{\sigma_2^2} - \frac{1}{\sigma_1^2}\right) .
 
-With two means there is no closed form: ``NotImplementedError``, at which Pyro's ``TraceMeanField_ELBO`` takes the
-Monte Carlo estimate. Means count as one where they are the same tensor, or constants with the same values that can
-be looked at (see :func:`~pyro_hyperbolic.ops.checks.inspectable`); whether two learned means are equal at this
-step does not decide which estimator a step uses.
+With different means there is no closed form. ``kl_divergence`` then raises ``NotImplementedError``, and Pyro's
+``TraceMeanField_ELBO`` uses the Monte Carlo estimate. Means count as the same if they are the same tensor, or constants
+with equal values that can be inspected (see :func:`~pyro_hyperbolic.ops.checks.inspectable`). Whether two learned means
+happen to be equal at a step does not decide which estimator the step uses.
 """
 
 from __future__ import annotations

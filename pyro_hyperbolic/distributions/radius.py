@@ -1,4 +1,4 @@
-"""What the distributions of a radius share."""
+"""Base class of the distributions of a radius."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyro_hyperbolic.ops.tables import SCORE_MAX
 
 
 class Radius(TorchDistribution):
-    r"""Distance of a Riemannian normal variable to its mean, in a space of constant curvature.
+    r"""Distance from a Riemannian normal variable to its mean, in a space of constant curvature.
 
     A subclass gives :math:`\log Z_r` (``_log_integral``), the quantile at a normal score (``_quantile``), density,
     distribution function and moments.

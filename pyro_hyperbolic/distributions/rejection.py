@@ -1,9 +1,9 @@
 r"""The paper's rejection samplers for the radius of the Riemannian normal.
 
-Nothing in the package samples this way: ``HyperbolicRadius.rsample`` inverts the distribution function, which
-takes the same work for every parameter and has gradients, and a rejection loop can be neither vmapped nor captured in a
-CUDA graph. The three samplers of the paper's appendix ("Sampling hyperbolic radii") are here so that its claim about
-their acceptance rates can be checked:
+Nothing in the package samples this way. ``HyperbolicRadius.rsample`` inverts the distribution function, which takes the
+same work for every parameter and has gradients. A rejection loop can be neither vmapped nor captured in a CUDA graph.
+The three samplers of the paper's appendix ("Sampling hyperbolic radii") are here so that you can check its claim about
+their acceptance rates:
 
 >>> from pyro_hyperbolic.distributions import HyperbolicRadius
 >>> for dim, scale in [(2, 0.1), (10, 0.1), (50, 0.1), (2, 1.0), (10, 1.0), (50, 1.0)]:
@@ -16,13 +16,14 @@ their acceptance rates can be checked:
 10 1.0    0.996        1  0.00187
 50 1.0    0.996        1 3.98e-20
 
-The columns are the proposals in the order of :data:`PROPOSALS`. The first accepts more than 0.96 everywhere; the
-others fall to nothing, the truncated normal for small :math:`\sqrt{c}\,\sigma` and the Gamma for large ``d`` or
+The columns are the proposals in the order of :data:`PROPOSALS`. The rate of the first is above 0.96 everywhere. The
+others fall to nothing: the truncated normal for small :math:`\sqrt{c}\,\sigma`, and the Gamma for large ``d`` or
 :math:`\sqrt{c}\,\sigma`.
 
 A proposal is an unnormalised density :math:`e(y) \ge e^{h(y)}`, an envelope of the distribution of the scaled radius
 :math:`y = r/\sigma` in the notation of :mod:`pyro_hyperbolic.ops.radial`. A draw ``y`` from it is kept with probability
-:math:`e^{h(y)}/e(y)`; the share that is kept is :math:`1/M = I(q) / \int e`. Logarithms and float64 throughout.
+:math:`e^{h(y)}/e(y)`. The share that is kept is :math:`1/M = I(q) / \int e`. All computations use logarithms and
+float64.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _ETA_MIN, _ETA_MAX, _NUM_TANGENTS = 0.1, 3.0, 20
 
 
 class RejectionSample(NamedTuple):
-    """Radii and what they cost.
+    """Radii, and the number of proposals that they took.
 
     :param samples: ``(num_samples,)``, in the dtype of the distribution.
     :param acceptance_rate: share of the proposals that were accepted.
@@ -75,7 +76,7 @@ def sample_radius(
     :param radius: the distribution, with batch shape ``()``.
     :param num_samples: how many radii.
     :param proposal: a key of :data:`PROPOSALS`: ``"piecewise_exponential"``, ``"truncated_normal"`` or ``"gamma"``.
-    :param generator: source of randomness, on the device of the distribution; torch's default one if not given.
+    :param generator: source of randomness, on the device of the distribution; by default torch's own.
     :raises RuntimeError: if the expected acceptance rate is below 1e-5.
 
     Shapes: ``samples`` is ``(num_samples,)``.
@@ -158,7 +159,7 @@ class Envelope(ABC):
 class PiecewiseExponential(Envelope):
     r"""The least of the tangents of :math:`h` at 20 points: an envelope because :math:`h` is concave.
 
-    The proposal of adaptive rejection sampling, without the adaptation. The tangents touch at
+    This is the proposal of adaptive rejection sampling, without the adaptation. The tangents touch at
 
     .. math:: x_k = m + \eta_k \min(s, 0.95\,m/\eta_{max}), \qquad \eta = (-3, \dots, -0.1, 0.1, \dots, 3)
 
@@ -220,11 +221,11 @@ class TruncatedNormal(Envelope):
         h(y) = -\tfrac{y^2}{2} + n\sqrt{q}\,y - n\log(2\sqrt{q}) + n\log(1 - e^{-2\sqrt{q}\,y}), \qquad
         M = \frac{\sqrt{2\pi}\,\Phi(n\sqrt{q})}{I(q)} \frac{e^{n^2q/2}}{(2\sqrt{q})^n} ,
 
-    the paper's constant; the last term of ``h`` tends to 0, so it is the least possible. The rate
+    which is the paper's constant. The last term of ``h`` tends to 0, so no smaller constant is possible. The rate
     :math:`\operatorname{E}_g (1 - e^{-2\sqrt{q}\,y})^n` is poor where the mass lies at :math:`\sqrt{c}\,r` of order one
-    or less, that is for *small* :math:`\sqrt{c}\,\sigma`: it falls like :math:`q^{n/2}` as :math:`q \to 0`, and the
-    faster the larger ``d``. For :math:`(d-1)\,c\,\sigma^2` large it tends to 1, contrary to the paper's remark that it
-    does not scale with ``d`` and :math:`\sigma`.
+    or less, that is for *small* :math:`\sqrt{c}\,\sigma`. It falls like :math:`q^{n/2}` as :math:`q \to 0`, and faster
+    for larger ``d``. For large :math:`(d-1)\,c\,\sigma^2` it tends to 1, contrary to the paper's remark that it does
+    not scale with ``d`` and :math:`\sigma`.
     """
 
     def __init__(self, q: Tensor, n: int) -> None:
@@ -252,13 +253,13 @@ class Gamma(Envelope):
 
     **This is not the constant printed in the paper**,
     :math:`\frac{\sigma^2}{Z_r} c^{(d-1)/2} \exp\tfrac12((d-1)\sqrt{c}\,\sigma + 1)^2`. Its derivation leaves out the
-    factor :math:`c^{-(d-1)/2}` of the density, so that a power of ``c`` remains that should cancel; and it merges
-    :math:`\log r`, which ``g`` has once, into a term counted ``d - 1`` times, so that :math:`(d-2)\log r` is lost.
-    (With the first slip mended the constant is a bound for ``d = 2``, but not for ``d > 2``.) So the printed constant
-    depends on the unit of length: at fixed :math:`\sqrt{c}\,\sigma`, which with ``d`` determines the rate, it is
-    proportional to :math:`c^{d-3/2}`. For :math:`c \ge 1` it is a bound, a loose one; as :math:`c \to 0` it falls
-    below 1. Here the supremum itself is taken, the least constant there is. It exists for ``d >= 2``; in one
-    dimension the density does not vanish at 0 as ``g`` does.
+    factor :math:`c^{-(d-1)/2}` of the density, so a power of ``c`` remains that should cancel. It also merges
+    :math:`\log r`, which ``g`` has once, into a term counted ``d - 1`` times, so :math:`(d-2)\log r` is lost. (With the
+    first slip corrected, the constant is a bound for ``d = 2``, but not for ``d > 2``.) So the printed constant depends
+    on the unit of length: at fixed :math:`\sqrt{c}\,\sigma`, which together with ``d`` determines the rate, it is
+    proportional to :math:`c^{d-3/2}`. For :math:`c \ge 1` it is a loose bound. As :math:`c \to 0` it falls below 1.
+    Here we use the supremum itself, the least possible constant. It exists for ``d >= 2``. In one dimension the density
+    does not vanish at 0 as ``g`` does.
 
     The rate falls with ``d`` and :math:`\sigma`: for a large mode :math:`\mu = (d-1)\sqrt{c}\,\sigma` it is
     :math:`\sqrt{2\pi}\,\mu\,e^{-\mu-1/2}`.

@@ -31,11 +31,13 @@ class RiemannianNormal(ManifoldNormal):
     .. math:: p(z) = \frac{1}{Z} \exp\left(-\frac{d(\mu, z)^2}{2\sigma^2}\right)
 
     with respect to the Riemannian volume (the paper's Eq. 1). A sample is
-    :math:`z = \exp_\mu(r\alpha/\lambda_\mu)` with a uniform direction :math:`\alpha` and the radius ``r`` of
-    :class:`HyperbolicRadius`, drawn by inversion; its derivatives in :math:`\sigma` and ``c`` are the implicit ones.
-    At ``c = 0`` it is the isotropic Gaussian. On a sphere the radius is that of :class:`SphericalRadius`, and the
-    distribution tends to the uniform one as :math:`\sigma` grows; on a product the density factorises, and so does the
-    distribution.
+    :math:`z = \exp_\mu(r\alpha/\lambda_\mu)` with a uniform direction :math:`\alpha` and a radius ``r`` from
+    :class:`HyperbolicRadius`, drawn by inversion. Its derivatives in :math:`\sigma` and ``c`` are the implicit ones.
+
+    * At ``c = 0`` it is the isotropic Gaussian.
+    * On a sphere the radius comes from :class:`SphericalRadius`, and the distribution tends to the uniform one as
+      :math:`\sigma` grows.
+    * On a product the density factorises, and so does the distribution.
 
     :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
     :param scale: :math:`\sigma > 0`, a number or ``(..., 1)``: this distribution is isotropic.
@@ -126,10 +128,11 @@ class RiemannianNormal(ManifoldNormal):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def from_noise(self, noise: Tensor) -> Tensor:
-        r"""White noise :math:`\epsilon` moved along its direction, to the radius of the same quantile.
+        r"""Move white noise :math:`\epsilon` along its direction, to the radius of the same quantile.
 
-        Smooth, also through 0, and the identity of the normal coordinates :math:`\sigma\epsilon` at ``c = 0``;
-        see :mod:`pyro_hyperbolic.ops.transport`. The inverse, :meth:`to_noise`, has no derivatives.
+        The map is smooth, also through 0, and at ``c = 0`` it is the identity of the normal coordinates
+        :math:`\sigma\epsilon`; see :mod:`pyro_hyperbolic.ops.transport`. The inverse, :meth:`to_noise`, has no
+        derivatives.
         """
         return super().from_noise(noise)
 

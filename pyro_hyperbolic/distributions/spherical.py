@@ -1,4 +1,4 @@
-"""Distributions on a sphere that depend on the angle to their mean alone."""
+"""Distributions on a sphere that depend only on the angle to their mean."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class AngularDistribution(ManifoldNormal):
         return mean.to(self.loc.dtype)
 
     def entropy(self) -> Tensor:
-        """With respect to the Riemannian volume."""
+        """The entropy with respect to the Riemannian volume."""
         return self.log_normalizer + self._kappa * self.mean_energy()
 
     def _outer_radii(self) -> list[Tensor]:
@@ -131,8 +131,9 @@ class AngularDistribution(ManifoldNormal):
 class VonMisesFisher(AngularDistribution):
     r"""The von Mises-Fisher distribution, :math:`p(z) \propto e^{\kappa\cos\theta}` for the angle to ``loc``.
 
-    With respect to the Riemannian volume. A sample is drawn by inversion of the distribution function of the angle, so
-    that its derivatives in :math:`\kappa` are right: the usual sampler by rejection ignores the acceptance step.
+    The density is with respect to the Riemannian volume. Samples are drawn by inverting the distribution function of
+    the angle, so their derivatives in :math:`\kappa` are right. The usual rejection sampler ignores the acceptance step
+    in its derivatives.
 
     :param loc: the mean direction, ``(..., d + 1)``, a point of the sphere.
     :param concentration: :math:`\kappa \ge 0`, a number or ``(...)``; 0 is the uniform distribution.
@@ -163,8 +164,8 @@ class VonMisesFisher(AngularDistribution):
 class PowerSpherical(AngularDistribution):
     r"""The power spherical distribution, :math:`p(z) \propto (1 + \cos\theta)^\kappa` for the angle to ``loc``.
 
-    De Cao and Aziz, *The power spherical distribution* (2020). Close to :class:`VonMisesFisher`, with normaliser and
-    entropy in closed form. With respect to the Riemannian volume; samples as there.
+    De Cao and Aziz, *The power spherical distribution* (2020). It is close to :class:`VonMisesFisher`, with normaliser
+    and entropy in closed form. Its density is with respect to the Riemannian volume, and samples are drawn as there.
 
     :param loc: the mean direction, ``(..., d + 1)``, a point of the sphere.
     :param concentration: :math:`\kappa \ge 0`, a number or ``(...)``; 0 is the uniform distribution.

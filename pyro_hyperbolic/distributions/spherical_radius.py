@@ -16,16 +16,16 @@ from pyro_hyperbolic.ops.transport import ends, invert, score
 
 
 class SphericalRadius(Radius):
-    r"""Distance of a Riemannian normal variable on a sphere to its mean, the twin of :class:`HyperbolicRadius`.
+    r"""Distance from a Riemannian normal variable on a sphere to its mean, the twin of :class:`HyperbolicRadius`.
 
     .. math::
 
         \rho(r) = \frac{1}{Z_r} e^{-r^2/2\sigma^2}
         \left(\frac{\sin(\sqrt{c}\,r)}{\sqrt{c}}\right)^{d-1}, \quad 0 \le r \le \frac{\pi}{\sqrt c}
 
-    :math:`Z_r` and the quantiles come from the tables of :mod:`pyro_hyperbolic.ops.polar`. As ``c`` goes to 0 it is
-    :math:`\sigma` times a chi variable with ``d`` degrees of freedom; as :math:`\sigma` grows it becomes the distance
-    of a uniform point.
+    :math:`Z_r` and the quantiles come from the tables of :mod:`pyro_hyperbolic.ops.polar`. As ``c`` goes to 0, the
+    radius tends to :math:`\sigma` times a chi variable with ``d`` degrees of freedom. As :math:`\sigma` grows, it tends
+    to the distance of a uniform point.
 
     :param dim: dimension ``d >= 1`` of the sphere.
     :param scale: :math:`\sigma > 0`.
@@ -105,7 +105,7 @@ class SphericalRadius(Radius):
         return self._log_integral(log_area) + 0.5 * self._moment(lambda r: r.square()) / self.scale.square()
 
     def entropy(self) -> Tensor:
-        """By quadrature."""
+        """The entropy, by quadrature."""
         wide = self._wide()
         jacobian = wide._moment(lambda r: r.log() + log_sinhc(-wide.c.unsqueeze(-1) * r * r, -1))
         return (wide._entropy_at(0.0) - (self.dim - 1) * jacobian).to(self.scale.dtype)
@@ -133,9 +133,9 @@ class SphericalRadius(Radius):
         return polar.cdf(angle, kappa, self.dim - 1, "square").to(torch.promote_types(value.dtype, self.scale.dtype))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Quantile; differentiable in ``scale`` and ``c`` at fixed probability, and in the probability.
+        """The quantile, differentiable in the probability, and in ``scale`` and ``c`` at fixed probability.
 
-        Probabilities below :math:`10^{-19}` have the quantile of that one.
+        Probabilities below :math:`10^{-19}` get the quantile of :math:`10^{-19}`.
         """
         return self._quantile(self._score_of(value)[1])
 

@@ -25,18 +25,18 @@ from pyro_hyperbolic.geometry import Manifold
 class ExpMapTransform(Transform):
     r"""Normal coordinates at ``loc`` to points: :math:`v \mapsto \exp_{loc}(v / \lambda_{loc})`.
 
-    :math:`|v|` is the distance from ``loc``. The Jacobian is taken with respect to the **Riemannian volume** of
-    the manifold (see the conventions page), so that the density of a
-    :class:`~torch.distributions.TransformedDistribution` and that of our distributions mean the same:
+    :math:`|v|` is the distance from ``loc``. The Jacobian is with respect to the **Riemannian volume** of the manifold
+    (see the conventions page), so the density of a :class:`~torch.distributions.TransformedDistribution` means the same
+    as that of our distributions:
 
     .. math:: \log|J| = (d - 1) \log\frac{\sinh(\sqrt{c}\,|v|)}{\sqrt{c}\,|v|}
 
-    for curvature :math:`-c`; other spaces have theirs (:meth:`~pyro_hyperbolic.geometry.Manifold.log_det_exp`). On a
-    sphere the map is onto, but one-to-one only for :math:`|v| < \pi/\sqrt c`, where its inverse leads.
+    for curvature :math:`-c`. Other spaces have their own (:meth:`~pyro_hyperbolic.geometry.Manifold.log_det_exp`). On a
+    sphere the map is onto, but one-to-one only for :math:`|v| < \pi/\sqrt c`, which is the range of its inverse.
 
     :param manifold: the manifold.
     :param loc: centre ``(..., D)``; the origin by default.
-    :param cache_size: with 1 the last pair is kept, and the inverse of a value just made is exact. Without it the
+    :param cache_size: with 1, the last pair is kept, and the inverse of a value just made is exact. Otherwise the
         inverse is :math:`\lambda \log_{loc}`, which loses :math:`e^{2\sqrt{c}\,d(0, loc)}` in relative precision.
 
     >>> from pyro_hyperbolic import PoincareBall
@@ -103,16 +103,16 @@ class ExpMapTransform(Transform):
 
 
 class FlatTransform(Transform):
-    r"""Real vectors to points, one-to-one, where the exponential map is not: on spheres and products with them.
+    r"""One-to-one from real vectors to points where the exponential map is not: on spheres, and products with them.
 
-    No such map onto a sphere exists; this one leaves out the antipode of the origin. On a factor that is a sphere it is
-    the inverse of the stereographic projection from there,
+    No such map onto a sphere exists, so this one leaves out the antipode of the origin. On a factor that is a sphere it
+    is the inverse of the stereographic projection from there,
 
     .. math:: v \mapsto \frac{1}{1 + c|v|^2/4} \left(\frac{1 - c|v|^2/4}{\sqrt c}, v\right), \qquad
               \log|J| = -d \log(1 + c|v|^2/4) ,
 
-    on ``Stereographic(k)`` with ``k > 0`` half of ``v`` itself, on any other the exponential map at the origin. The
-    Jacobian is taken with respect to the **Riemannian volume**.
+    on ``Stereographic(k)`` with ``k > 0`` it is half of ``v`` itself, and on any other factor the exponential map at
+    the origin. The Jacobian is with respect to the **Riemannian volume**.
 
     :param manifold: the manifold.
 

@@ -1,7 +1,7 @@
 r"""The density of a wrapped normal where geodesics close: a sum over all preimages of a point.
 
-On a sphere of radius ``R`` the point at distance ``r`` in direction ``u`` is the image of the normal coordinates
-:math:`s_m u`, :math:`s_m = r + 2\pi R m`, for every integer ``m``; the Jacobians of the exponential map there differ by
+On a sphere of radius ``R``, the point at distance ``r`` in direction ``u`` is the image of the normal coordinates
+:math:`s_m u`, :math:`s_m = r + 2\pi R m`, for every integer ``m``. The Jacobians of the exponential map there differ by
 the factor :math:`|s_m/r|^{d-1}`. So
 
 .. math::
@@ -9,13 +9,13 @@ the factor :math:`|s_m/r|^{d-1}`. So
     p(z) = \sum_m \mathcal{N}(s_m u \mid 0, \Sigma) \left|\frac{s_m/R}{\sin(r/R)}\right|^{d-1} .
 
 (The branch ``m = 0`` alone integrates to 0.993, 0.980 and 0.870 in 2, 3 and 6 dimensions at :math:`\sigma = R`.) The
-terms are a Gaussian times a power, so that a fixed number of them, which depends on ``d`` alone, reaches 1e-16 for all
-standard deviations up to :data:`WIDEST` radii; a wider distribution is refused, or ``nan`` without validation. Only
-numbers are summed: :math:`\Sigma` enters by the length of the whitened direction.
+terms are a Gaussian times a power. So a fixed number of them, which depends only on ``d``, reaches 1e-16 for all
+standard deviations up to :data:`WIDEST` radii. A wider distribution is an error, or gives ``nan`` without validation.
+Only numbers are summed: :math:`\Sigma` enters through the length of the whitened direction.
 
-The density is infinite at ``loc`` and at its antipode in two dimensions and more, where the images of whole spheres of
-vectors meet. Both singularities are integrable, and at ``loc`` the weight of what diverges is
-:math:`e^{-2\pi^2R^2/\sigma^2}`; at ``loc`` itself the value is that of the branch ``m = 0``.
+In two dimensions and more, the density is infinite at ``loc`` and at its antipode, where the images of whole spheres of
+vectors meet. Both singularities are integrable, and at ``loc`` the weight of the divergent part is
+:math:`e^{-2\pi^2R^2/\sigma^2}`. At ``loc`` itself the value is that of the branch ``m = 0``.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def log_windings(
 ) -> Tensor:
     r"""The logarithm of the sum of :math:`e^{-|L^{-1}v|^2/2}/|J(v)|` over all preimages ``v`` of a point.
 
-    :param v: normal coordinates of the point, any of them, ``(..., d)``.
+    :param v: any normal coordinates of the point, ``(..., d)``.
     :param leaves: the factors of the space and their dimensions.
     :param whiten: :math:`v \mapsto L^{-1}v`, for :math:`LL^T = \Sigma`.
     :param couples: whether :math:`\Sigma` couples the factors.
-    :param widths: bounds of the standard deviations, by factor.
+    :param widths: upper bounds of the standard deviations, by factor.
     """
     parts = v.split([dim for _, dim in leaves], -1)
     closed = [i for i, (leaf, _) in enumerate(leaves) if leaf.sign <= 0]

@@ -26,7 +26,7 @@ from pyro_hyperbolic.ops.special import safe_norm
 
 
 class WrappedNormal(ManifoldNormal):
-    r"""A Gaussian of the tangent space carried to the manifold by the exponential map.
+    r"""A Gaussian on the tangent space, carried to the manifold by the exponential map.
 
     .. math::
 
@@ -34,14 +34,15 @@ class WrappedNormal(ManifoldNormal):
         p(z) = \mathcal{N}(v \mid 0, \Sigma)
         \left(\frac{\sqrt{c}\,|v|}{\sinh(\sqrt{c}\,|v|)}\right)^{d-1}
 
-    with respect to the Riemannian volume (the paper's Eq. 2); :math:`|v| = d(\mu, z)`. At ``c = 0`` it is the Gaussian.
+    with respect to the Riemannian volume (the paper's Eq. 2), where :math:`|v| = d(\mu, z)`. At ``c = 0`` it is the
+    Gaussian.
 
-    On a sphere every point has many preimages ``v`` and the density is the exact sum over them
-    (:mod:`~pyro_hyperbolic.distributions.windings`). On a product ``v`` is the concatenation of the normal coordinates
-    of the factors, so that a full covariance couples them.
+    On a sphere every point has many preimages ``v``, and the density is the exact sum over them
+    (:mod:`~pyro_hyperbolic.distributions.windings`). On a product ``v`` concatenates the normal coordinates of the
+    factors, so a full covariance couples them.
 
     :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
-    :param scale: standard deviation: a number or ``(..., 1)`` is isotropic, ``(..., d)`` diagonal.
+    :param scale: standard deviation: isotropic for a number or ``(..., 1)``, diagonal for ``(..., d)``.
     :param manifold: where the distribution lives; a batch of curvatures makes a batch of distributions.
     :param scale_tril: instead of ``scale``, the Cholesky factor of :math:`\Sigma`, ``(..., d, d)``.
 
@@ -117,7 +118,8 @@ class WrappedNormal(ManifoldNormal):
 
         with the rotation ``R`` that takes the first axis to the direction of ``loc`` as seen from the origin, in the
         plane of the two (Cho et al., *A rotated hyperbolic wrapped normal distribution for hierarchical representation
-        learning*, 2022, arXiv:2205.13371). A diagonal covariance has the axes of the coordinates wherever ``loc`` is.
+        learning*, 2022, arXiv:2205.13371). A diagonal covariance, by contrast, keeps the axes of the coordinates
+        wherever ``loc`` is.
 
         :param loc: as in the class; at the origin, which has no direction, ``R`` is the identity.
         :param scale: ``(..., d)``.
@@ -184,8 +186,8 @@ class WrappedNormal(ManifoldNormal):
     def entropy(self) -> Tensor:
         r""":math:`\tfrac12\log\det 2\pi e\Sigma + (d-1)\,\mathbb{E}\log\frac{\sinh(\sqrt{c}\,|v|)}{\sqrt{c}\,|v|}`.
 
-        With respect to the Riemannian volume. The expectation is one integral for every :math:`\Sigma`
-        (:func:`~pyro_hyperbolic.ops.radial.mean_log_sinhc`), taken in float64.
+        The entropy with respect to the Riemannian volume. The expectation is a single integral for every
+        :math:`\Sigma` (:func:`~pyro_hyperbolic.ops.radial.mean_log_sinhc`), computed in float64.
         """
         if self._winds:
             raise NotImplementedError("the entropy of a sum over windings has no closed form; use samples")

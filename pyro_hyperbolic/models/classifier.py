@@ -16,13 +16,14 @@ from pyro_hyperbolic.nn import Decoder
 
 
 class EmbeddingClassifier(PyroModule):
-    """The paper's Table 3: the decoder's architecture with class scores as output.
+    """The classifier of the paper's Table 3: the decoder's architecture with class scores as output.
 
-    The first layer starts as a copy of the decoder's (for a hyperbolic model its gyroplanes), the last one anew.
-    ``.model`` and ``.guide`` are Pyro programs without a latent, whose ELBO is the log-likelihood, so that many
-    classifiers can be trained at once by :class:`~pyro_hyperbolic.infer.EnsembleSVI`; ``.fit`` trains one.
+    The first layer starts as a copy of the decoder's (for a hyperbolic model, its gyroplanes). The last layer is
+    initialised afresh. ``.fit`` trains one classifier. ``.model`` and ``.guide`` are Pyro programs without a latent,
+    and their ELBO is the log-likelihood, so you can train many classifiers at once with
+    :class:`~pyro_hyperbolic.infer.EnsembleSVI`.
 
-    :param decoder: the decoder of a trained auto-encoder; it is not changed.
+    :param decoder: the decoder of a trained auto-encoder, which is not changed.
     :param num_classes: number of classes.
     """
 
@@ -59,7 +60,7 @@ class EmbeddingClassifier(PyroModule):
         learning_rate: float = 1e-3,
         seed: int = 0,
     ) -> list[float]:
-        """Minimise the cross entropy with Adam, in the paper's setting by default.
+        """Minimise the cross entropy with Adam, by default with the paper's settings.
 
         :returns: the mean loss of every epoch.
         """

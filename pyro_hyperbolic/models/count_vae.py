@@ -1,4 +1,4 @@
-"""Auto-encoders of counts, such as those of genes in single cells."""
+"""Auto-encoders of counts, such as gene counts of single cells."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from pyro_hyperbolic.ops.checks import inspectable
 
 
 class CountVAE(HyperbolicVAE):
-    r"""Counts of many features in each datum, with a latent on any of our spaces.
+    r"""An auto-encoder of count vectors, with latents on any of our spaces.
 
     .. math:: x_{ng} \sim \operatorname{NB}(m_{ng}, r_g), \qquad
               m_{ng} = s_n \exp(f_\theta(z_n, b_n)_g), \qquad \operatorname{Var} = m + m^2 / r
 
-    with a size factor :math:`s_n` of every datum, a learned inverse dispersion :math:`r_g` of every feature (gene) and
-    a batch :math:`b_n`, which encoder and decoder know, so that the latent need not. The encoder reads
-    :math:`\log(1 + x / s)`. Where no size factors are given they are the total counts divided by ``target_sum``: then
-    :meth:`decode` without them gives means for that total, which are comparable between data.
+    with a size factor :math:`s_n` for every datum, a learned inverse dispersion :math:`r_g` for every feature (gene)
+    and a batch :math:`b_n`. Encoder and decoder know the batch, so the latent need not encode it. The encoder reads
+    :math:`\log(1 + x / s)`. If you give no size factors, they are the total counts divided by ``target_sum``. Then
+    :meth:`decode` without size factors gives means for that total, which are comparable between data.
 
     :param manifold: the latent space, as for :class:`HyperbolicVAE`.
     :param latent_dim: its dimension.
-    :param num_features: number of counts of a datum.
+    :param num_features: number of counts per datum.
     :param hidden_dim: width of the hidden layers.
-    :param batches: number or names of the batches, the covariate ``"batch"``; ``None`` if there is one.
-    :param target_sum: total counts of a datum whose size factor is 1.
+    :param batches: number or names of the batches, the covariate ``"batch"``; ``None`` for a single batch.
+    :param target_sum: total counts of a datum with size factor 1.
     :param likelihood: ``"negative_binomial"``, ``"poisson"`` or ``"zero_inflated_negative_binomial"``.
-    :param options: those of :class:`HyperbolicVAE`.
+    :param options: further options of :class:`HyperbolicVAE`.
 
     >>> import torch
     >>> from pyro_hyperbolic import PoincareBall

@@ -28,7 +28,7 @@ _MOST_RADII = 4.0  # of a posterior on a sphere; below WIDEST, so that rounding 
 
 
 class Latent(nn.Module):
-    """What the latent spaces share: the size of the parameters and the scale of the prior.
+    """Base class of the latent spaces: the size of the parameters and the scale of the prior.
 
     :param dim: dimension of the space.
     :param prior_scale: scale of the prior.
@@ -62,7 +62,7 @@ class Latent(nn.Module):
         raise NotImplementedError
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
-        """Distances of paired points, ``(...)``."""
+        """Distances between paired points, ``(...)``."""
         raise NotImplementedError
 
     def pairwise_dist(self, z: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class Latent(nn.Module):
 
 
 class HyperbolicLatent(Latent):
-    """Normals of a manifold as prior and posterior, geodesic distances.
+    """A latent space with geodesic distances, where prior and posterior are normals of a manifold.
 
     On :class:`~pyro_hyperbolic.Euclidean` both are plain Gaussians, by either name. Where geodesics close, the scales
     of a wrapped posterior are bounded (:func:`~pyro_hyperbolic.models.latent.bounded`).
@@ -139,15 +139,15 @@ class EuclideanLatent(HyperbolicLatent):
 
 
 def bounded(scale: Tensor, manifold: Manifold, dim: int) -> Tensor:
-    r"""Positive numbers as scales of a wrapped normal, which must not go around a sphere too often.
+    r"""Bound the scales of a wrapped normal, which must not go around a sphere too often.
 
     .. math:: \sigma \mapsto \frac{\sigma}{\sqrt{1 + k\sigma^2/16}}
 
-    for a factor of curvature ``k > 0``, which is below :math:`4/\sqrt k`, four radii; smooth in ``k``, and the number
-    itself in all other factors. A wider wrapped normal than
-    :data:`~pyro_hyperbolic.distributions.windings.WIDEST` has no density here, and an encoder does not know that.
+    for a factor of curvature ``k > 0``. The result is smooth in ``k`` and below :math:`4/\sqrt k`, four radii. In all
+    other factors the scale stays as it is. The library has no density for a wrapped normal wider than
+    :data:`~pyro_hyperbolic.distributions.windings.WIDEST`, and an encoder does not know that.
 
-    :param scale: ``(..., 1)`` for all factors, or ``(..., d)``.
+    :param scale: positive scales, ``(..., 1)`` for all factors, or ``(..., d)``.
     :param manifold: the space.
     :param dim: its dimension.
     """

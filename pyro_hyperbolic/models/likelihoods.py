@@ -17,12 +17,13 @@ _SCALES = ("unit", "shared", "feature")
 
 
 class Likelihood(nn.Module):
-    """From the output of a decoder to the distribution of the data, with parameters of its own where it needs them.
+    """Base class: a module from the output of a decoder to the distribution of the data.
 
-    A subclass gives :meth:`forward`, and what differs from the rest.
+    It may have parameters of its own. A subclass implements :meth:`forward`, and overrides other methods where it
+    differs.
 
     :param data_shape: shape of a datum.
-    :ivar num_outputs: how many numbers for every feature a decoder has to give; the output is then
+    :ivar num_outputs: how many numbers a decoder has to give for every feature. The output is then
         ``(..., *data_shape)``, or ``(..., num_outputs, *data_shape)`` if there are several.
     :ivar takes_size_factors: whether its mean can be scaled datum by datum.
     """
@@ -40,22 +41,22 @@ class Likelihood(nn.Module):
         return self.data_shape if self.num_outputs == 1 else (self.num_outputs, *self.data_shape)
 
     def forward(self, output: Tensor, size_factors: Tensor | None = None) -> Any:
-        """The distribution of data, whose last dimensions are those of a datum.
+        """The distribution of the data; the last dimensions are those of a datum.
 
         :param output: ``(..., *output_shape)``.
-        :param size_factors: positive; with dimensions of size 1 in the place of those of a datum.
+        :param size_factors: positive, with dimensions of size 1 in place of those of a datum.
         """
         raise NotImplementedError
 
     def check(self, x: Tensor) -> None:
-        """Refuse data that cannot have come from it."""
+        """Raise an error for data that the likelihood cannot have produced."""
 
     def encoder_input(self, x: Tensor, size_factors: Tensor | None = None) -> Tensor:
-        """The data as the encoder reads them; :meth:`forward` says what the size factors are."""
+        """The data as the encoder reads them, with size factors as in :meth:`forward`."""
         return x
 
     def start(self, mean: Tensor, count: int) -> Tensor:
-        """The output at which a decoder begins, so that its mean is that of ``count`` data.
+        """The initial output of a decoder whose mean is that of ``count`` data.
 
         :param mean: ``data_shape``.
         :returns: ``output_shape``.
@@ -64,7 +65,7 @@ class Likelihood(nn.Module):
 
 
 class BernoulliLikelihood(Likelihood):
-    """Logits of binary data. Grey levels are allowed, as in the paper: then it is the negative cross entropy."""
+    """Logits of binary data. Grey levels are allowed, as in the paper, and give the negative cross entropy."""
 
     def forward(self, output: Tensor, size_factors: Tensor | None = None) -> Any:
         return dist.Bernoulli(logits=output, validate_args=False)
@@ -84,17 +85,17 @@ class BernoulliLikelihood(Likelihood):
 
 
 class ContinuousBernoulliLikelihood(BernoulliLikelihood):
-    """Logits of grey levels, with the normaliser that the Bernoulli distribution lacks for them."""
+    """Logits of grey levels, with the normaliser that a Bernoulli likelihood of grey levels lacks."""
 
     def forward(self, output: Tensor, size_factors: Tensor | None = None) -> Any:
         return dist.ContinuousBernoulli(logits=output)
 
 
 class LocationScaleLikelihood(Likelihood):
-    """Centres of a symmetric distribution, with a scale that is the same for all data.
+    """Centres of a symmetric distribution, with the same scale for all data.
 
     :param family: ``Normal`` or ``Laplace`` of ``pyro.distributions``.
-    :param scale: ``"unit"`` for 1, or learned: one that is ``"shared"`` by all features, or one for each ``"feature"``.
+    :param scale: ``"unit"`` for 1, or learned: one scale ``"shared"`` by all features, or one for each ``"feature"``.
     """
 
     log_scale: Tensor
@@ -116,7 +117,7 @@ class LocationScaleLikelihood(Likelihood):
 
 
 class CountLikelihood(Likelihood):
-    """What counts share: the logarithm of the mean is the decoder's output and that of the size factor, if any."""
+    """Base class for counts: the log-mean is the decoder's output plus the log of the size factor, if any."""
 
     takes_size_factors = True
 
@@ -142,7 +143,7 @@ def _log_mean(output: Tensor, size_factors: Tensor | None) -> Tensor:
 
 
 class PoissonLikelihood(CountLikelihood):
-    """Logarithms of the means of counts."""
+    """Poisson counts; the decoder gives the logarithms of their means."""
 
     def forward(self, output: Tensor, size_factors: Tensor | None = None) -> Any:
         return dist.Poisson(_log_mean(output, size_factors).exp())
@@ -166,10 +167,10 @@ class _NegativeBinomial(dist.NegativeBinomial):
 
 
 class NegativeBinomialLikelihood(CountLikelihood):
-    r"""Logarithms of the means :math:`m` of counts whose variance is :math:`m + m^2 / r`.
+    r"""Counts with variance :math:`m + m^2 / r`; the decoder gives the logarithms of their means :math:`m`.
 
-    The inverse dispersion :math:`r` is learned, one for each feature. Densities are computed from logarithms: no output
-    of a decoder overflows.
+    The inverse dispersion :math:`r` is learned, one for each feature. Densities are computed from logarithms, so no
+    output of a decoder overflows.
     """
 
     def __init__(self, data_shape: tuple[int, ...]) -> None:
@@ -182,7 +183,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
 
 
 class ZeroInflatedNegativeBinomialLikelihood(NegativeBinomialLikelihood):
-    """Logarithms of the means of such counts, and logits of being 0 in their place."""
+    """Negative binomial counts with extra zeros; the decoder gives log-means, and logits of being 0 instead."""
 
     num_outputs = 2
 
@@ -199,7 +200,7 @@ class ZeroInflatedNegativeBinomialLikelihood(NegativeBinomialLikelihood):
 
 
 class CategoricalLikelihood(Likelihood):
-    """Logits of categories: data are one-hot in their last dimension, which runs over the categories."""
+    """Logits of categories. Data are one-hot in their last dimension, which runs over the categories."""
 
     def forward(self, output: Tensor, size_factors: Tensor | None = None) -> Any:
         return dist.OneHotCategorical(logits=output)
@@ -216,10 +217,10 @@ class CategoricalLikelihood(Likelihood):
 
 
 class FunctionLikelihood(Likelihood):
-    """A function of the user's.
+    """A likelihood from your own function.
 
-    :param function: from the decoder's output to a Pyro distribution; where the model is given size factors, they are
-        its keyword ``size_factors``.
+    :param function: from the decoder's output to a Pyro distribution. If the model is given size factors, the function
+        gets them as the keyword ``size_factors``.
     """
 
     takes_size_factors = True
@@ -256,7 +257,7 @@ LIKELIHOODS: dict[str, Callable[[tuple[int, ...]], Likelihood]] = {
 
 
 def build_likelihood(likelihood: str | Likelihood | Callable[..., Any], data_shape: tuple[int, ...]) -> Likelihood:
-    """The likelihood that is meant by a name, an object or a function."""
+    """The likelihood for a name, an object or a function."""
     if isinstance(likelihood, Likelihood):
         if likelihood.data_shape != data_shape:
             raise ValueError(f"likelihood must be for data of shape {data_shape}, got one for {likelihood.data_shape}.")

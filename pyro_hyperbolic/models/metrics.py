@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def roc_auc(positive: Tensor, negative: Tensor) -> float:
-    """Area under the ROC curve: the probability that a positive scores above a negative, ties counted half."""
+    """Area under the ROC curve: the probability that a positive scores above a negative, where ties count half."""
     _check(positive, negative)
     order = negative.sort().values
     positive = positive.contiguous()
@@ -17,7 +17,7 @@ def roc_auc(positive: Tensor, negative: Tensor) -> float:
 
 
 def average_precision(positive: Tensor, negative: Tensor) -> float:
-    """Mean over the positives of the precision at their score; tied scores enter together."""
+    """Average precision: the mean over the positives of the precision at their score. Tied scores enter together."""
     _check(positive, negative)
     positive = positive.contiguous()
     hits = len(positive) - torch.searchsorted(positive.sort().values, positive)

@@ -1,4 +1,4 @@
-"""Variational auto-encoders whose latent space is hyperbolic, and their Euclidean twin."""
+"""Variational auto-encoders with a hyperbolic latent space, and their Euclidean twin."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ Values = Mapping[str, Tensor]
 
 
 class VAE(PyroModule):
-    """What the auto-encoders share: the Pyro programs. A subclass chooses the latent space and the networks.
+    """Base class of the auto-encoders, with their Pyro programs. A subclass chooses the latent space and the networks.
 
-    The latent site is ``"z"``, the plate ``"data"``, the observed site ``"x"``. Both programs take
+    The latent site is ``"z"``, its plate is ``"data"``, and the observed site is ``"x"``. Both programs take
 
-    * ``x``: data ``(N, *data_shape)``; ``None`` in the model draws the data instead of observing it;
-    * ``data_size``: the size of the whole data set when ``x`` is a minibatch of it: log-densities are scaled by
-      ``data_size / N``. With ``x = None``, the number of data to draw;
-    * ``subsample_size``: draw a minibatch of this size from ``x`` inside the program, with Pyro's own subsampling;
-    * ``covariates``: values ``(N, ...)`` by name, where the model has covariates. Encoder and decoder are given them;
-    * ``size_factors``: positive numbers ``(N,)`` by which the means of counts are multiplied.
+    * ``x``: data ``(N, *data_shape)``. With ``None``, the model draws data instead of observing it.
+    * ``data_size``: the size of the whole data set, when ``x`` is a minibatch of it. Log-densities are scaled by
+      ``data_size / N``. With ``x = None``, it is the number of data to draw.
+    * ``subsample_size``: draw a minibatch of this size from ``x`` inside the program, with Pyro's own subsampling.
+    * ``covariates``: values ``(N, ...)`` by name, for a model with covariates. Encoder and decoder get them.
+    * ``size_factors``: positive numbers ``(N,)`` that multiply the means of counts.
 
-    :param encoder: a module from data, and features of the covariates where there are any, to the location
+    :param encoder: a module from data, and features of the covariates if there are any, to the location
         ``(N, latent_dim)`` and the positive scale ``(N, latent.scale_dim)`` of a posterior.
-    :param decoder: a :class:`~pyro_hyperbolic.nn.Decoder`, or any module from points ``(N, D)``, and features where
-        there are any, to what the likelihood takes.
+    :param decoder: a :class:`~pyro_hyperbolic.nn.Decoder`, or any module from points ``(N, D)``, and features if there
+        are any, to the input of the likelihood.
     :param latent: the latent space.
     :param likelihood: a name in ``LIKELIHOODS``, a :class:`Likelihood`, or a function from the decoder's output, and
-        the keyword ``size_factors`` where they are given, to a Pyro distribution.
+        the keyword ``size_factors`` if they are given, to a Pyro distribution.
     :param data_shape: shape of a datum; by default the decoder's.
-    :param covariates: what is known of every datum.
-    :param beta: weight of prior and posterior in the ELBO, a positive number, or a schedule that :meth:`warm_up`
-        follows. It is a buffer: trainers that capture or compile their steps see it change. ``None`` is the plain ELBO.
+    :param covariates: what is known about every datum.
+    :param beta: weight of prior and posterior in the ELBO: a positive number, or a schedule that :meth:`warm_up`
+        follows. It is a buffer, so trainers that capture or compile their steps see it change. ``None`` is the plain
+        ELBO.
     """
 
     beta: Tensor | None
@@ -95,8 +96,8 @@ class VAE(PyroModule):
     def decode(self, z: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Any:
         """The likelihood p(x | z), event shape ``data_shape``.
 
-        With other covariates than those that ``z`` was encoded with, it predicts what the data would have been. Values
-        without a dimension hold for all points.
+        With covariates other than those that ``z`` was encoded with, it predicts what the data would have been. A
+        value without a dimension holds for all points.
         """
         output = self._output(z, *self._features(covariates, z.shape[:-1]))
         distribution = self.likelihood(output, self._sizes(size_factors, z.shape[:-1]))
@@ -135,7 +136,7 @@ class VAE(PyroModule):
         return z
 
     def sample_latent(self) -> Tensor:
-        """The site ``"z"`` of the model, inside its plate; a subclass may add the sites that it depends on."""
+        """The site ``"z"`` of the model, inside its plate. A subclass may add sites that ``z`` depends on."""
         return pyro.sample("z", self.prior())
 
     def guide(
@@ -156,18 +157,18 @@ class VAE(PyroModule):
                 return pyro.sample("z", self.encode(**batch))
 
     def size_factors(self, x: Tensor) -> Tensor | None:
-        """The size factors ``(N,)`` of data for which none are given; here there are none."""
+        """The default size factors ``(N,)`` of data; this class has none."""
         return None
 
     def warm_up(self, step: int) -> None:
-        """Set the weight of the divergence to that of a step of the schedule ``beta``, the first of which is 0."""
+        """Set the weight of the divergence to the value of the schedule ``beta`` at a step. The first step is 0."""
         if self._schedule is None or self.beta is None:
             raise ValueError("this model has no schedule; give it one, as in beta=WarmUp(num_steps=1000).")
         self.beta.fill_(self._schedule(step))
 
     @torch.no_grad()
     def reconstruct(self, x: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Tensor:
-        """The mean of p(x | z) at the posterior mean, shaped as ``x``."""
+        """The mean of p(x | z) at the posterior mean, with the shape of ``x``."""
         z = self.encode(x, covariates=covariates, size_factors=size_factors).mean
         size_factors = self.size_factors(self._as_float(x)) if size_factors is None else size_factors
         return self.decode(z, covariates=covariates, size_factors=size_factors).mean
@@ -286,7 +287,7 @@ class HyperbolicVAE(VAE):
     .. math:: p(z) = \mathcal{N}(0, \sigma_0^2), \quad p(x \mid z) = p(x \mid f_\theta(z)), \quad
               q(z \mid x) = \mathcal{N}(\exp_0(\mu_\phi(x)), \sigma_\phi(x)^2)
 
-    with a wrapped or Riemannian normal each, on hyperbolic space in either chart or on any other of our spaces.
+    where each normal is wrapped or Riemannian, on hyperbolic space in either chart or on any of our other spaces.
 
     :param manifold: the latent space, for example ``PoincareBall(1.4)`` or a signature such as ``"h2,s2,e2"``
         (:func:`~pyro_hyperbolic.geometry.space`); a :class:`~pyro_hyperbolic.nn.ManifoldModule` with
@@ -296,7 +297,7 @@ class HyperbolicVAE(VAE):
     :param hidden_dim: width of the hidden layers.
     :param prior: ``"wrapped"`` or ``"riemannian"``.
     :param posterior: ``"wrapped"`` or ``"riemannian"``.
-    :param decoder: ``"gyroplane"`` (the paper's), ``"logmap"``, ``"mlp"`` or ``"mobius"``; or a module of yours, see
+    :param decoder: ``"gyroplane"`` (the paper's), ``"logmap"``, ``"mlp"`` or ``"mobius"``; or your own module, see
         :class:`VAE`.
     :param likelihood: ``"bernoulli"`` (grey levels allowed), ``"normal"`` (unit variance), any other name in
         ``LIKELIHOODS``, a :class:`Likelihood` or a function; see :class:`VAE`.
@@ -304,11 +305,12 @@ class HyperbolicVAE(VAE):
     :param posterior_scale: ``"isotropic"`` (the paper's) or ``"diagonal"`` (wrapped posterior only).
     :param latent_dtype: dtype of the latent arithmetic; that of the networks by default.
     :param learn_prior_scale: learn :math:`\sigma_0`, starting from ``prior_scale``.
-    :param encoder: a module of yours, see :class:`VAE`; :class:`~pyro_hyperbolic.nn.Encoder` by default.
-    :param num_hidden_layers: of encoder and decoder each, where they are not yours.
-    :param activation: of these, a name in :data:`~pyro_hyperbolic.nn.networks.ACTIVATIONS` or what makes a module.
-    :param dropout: share of the hidden units that are dropped while training. Call ``eval()`` before evaluations.
-    :param covariates: what is known of every datum beside ``x``.
+    :param encoder: your own module, see :class:`VAE`; :class:`~pyro_hyperbolic.nn.Encoder` by default.
+    :param num_hidden_layers: number of hidden layers in each of the built-in encoder and decoder.
+    :param activation: their activation: a name in :data:`~pyro_hyperbolic.nn.networks.ACTIVATIONS`, or a callable that
+        makes a module.
+    :param dropout: share of the hidden units to drop during training. Call ``eval()`` before you evaluate.
+    :param covariates: what is known about every datum besides ``x``.
     :param beta: weight of the divergence; see :class:`VAE`.
 
     >>> from pyro_hyperbolic import PoincareBall
@@ -360,14 +362,15 @@ class HyperbolicVAE(VAE):
 
     @property
     def manifold(self) -> Manifold:
-        """The latent space with its present curvature."""
+        """The latent space with its current curvature."""
         return self.latent.manifold()
 
 
 class EuclideanVAE(HyperbolicVAE):
     r"""The N-VAE: the same programs with a Gaussian latent, the limit of :class:`HyperbolicVAE` as :math:`c \to 0`.
 
-    :class:`HyperbolicVAE` on :class:`~pyro_hyperbolic.Euclidean` with the decoder ``"mlp"``; the arguments are those.
+    This is :class:`HyperbolicVAE` on :class:`~pyro_hyperbolic.Euclidean` with the decoder ``"mlp"``, and it takes the
+    same arguments.
 
     >>> EuclideanVAE(2, (28, 28)).generate(3).shape
     torch.Size([3, 28, 28])

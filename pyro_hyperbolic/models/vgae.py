@@ -1,4 +1,4 @@
-"""Variational graph auto-encoders whose edges are explained by distances."""
+"""Variational graph auto-encoders that explain edges by distances."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyro_hyperbolic.nn import GCNConv, GraphAdjacency, ManifoldModule
 def edge_log_odds(distance: Tensor) -> Tensor:
     r"""Log-odds of :math:`p = 1 - \tanh(d)`, which are :math:`\log 2 - \log(e^{2d} - 1)`.
 
-    Finite with finite derivatives for every :math:`d > 0`, however far.
+    They and their derivatives are finite for every :math:`d > 0`, however large.
     """
     return math.log(2) - 2 * distance - torch.log(-torch.expm1(-2 * distance))
 
@@ -47,14 +47,14 @@ class GraphEncoder(nn.Module):
 
 
 class VGAE(PyroModule):
-    r"""What the graph auto-encoders share: the Pyro programs. A subclass chooses the latent space.
+    r"""Base class of the graph auto-encoders, with their Pyro programs. A subclass chooses the latent space.
 
     .. math:: z_i \sim p(z), \qquad A_{ij} \sim \operatorname{Bernoulli}(1 - \tanh d(z_i, z_j)), \quad i \ne j
 
-    over all ordered pairs, as in the paper's appendix ("Graph embeddings"). The latent site is ``"z"``, its plate
-    ``"data"``, the observed site ``"x"``. Both programs take ``num_negatives``: without it the whole adjacency matrix
-    is observed, in O(N^2) memory. With it, all edges are observed and the other pairs are represented by that many
-    pairs drawn afresh each time (site ``"x_negatives"``), scaled so that the ELBO stays unbiased, in
+    over all ordered pairs, as in the paper's appendix ("Graph embeddings"). The latent site is ``"z"``, its plate is
+    ``"data"``, and the observed site is ``"x"``. Both programs take ``num_negatives``. Without it, the whole adjacency
+    matrix is observed, in O(N^2) memory. With it, all edges are observed, and that many pairs drawn afresh each time
+    (site ``"x_negatives"``) represent the other pairs. They are scaled so that the ELBO stays unbiased, in
     O(E + num_negatives) memory.
     """
 
@@ -183,7 +183,7 @@ class HyperbolicVGAE(VGAE):
 
     @property
     def manifold(self) -> Manifold:
-        """The latent space with its present curvature."""
+        """The latent space with its current curvature."""
         return self.latent.manifold()
 
 

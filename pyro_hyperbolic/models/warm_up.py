@@ -1,4 +1,4 @@
-"""Weights of the divergence that grow while a model is trained."""
+"""Weights of the divergence that grow during training."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WarmUp:
-    """A weight that grows linearly from ``start`` and is ``end`` from the last of ``num_steps`` steps on.
+    """A weight that grows linearly from ``start`` to ``end`` over ``num_steps`` steps and then stays at ``end``.
 
-    :param num_steps: how many steps it takes.
+    :param num_steps: number of steps that it grows.
     :param start: the weight before the first step.
     :param end: the weight after the last one.
 
@@ -30,6 +30,6 @@ class WarmUp:
             raise ValueError(f"start must be at least 0 and end positive, got {self.start!r} and {self.end!r}.")
 
     def __call__(self, step: int) -> float:
-        """The weight of a step, the first of which is 0."""
+        """The weight at a step. The first step is 0."""
         share = min(1.0, (step + 1) / self.num_steps)
         return self.start + (self.end - self.start) * share

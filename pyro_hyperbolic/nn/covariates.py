@@ -1,4 +1,4 @@
-"""What is known of a datum beside the data, as inputs of encoders and decoders."""
+"""Covariates: what is known about a datum besides the data, as inputs of encoders and decoders."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pyro_hyperbolic.ops.checks import inspectable, validating
 
 
 class Covariate(nn.Module):
-    """One thing that is known of every datum; a subclass says how it becomes features.
+    """One covariate, known for every datum. A subclass says how it becomes features.
 
-    :ivar size: how many features it has.
+    :ivar size: number of features.
     """
 
     size: int
@@ -35,9 +35,9 @@ class _Categorical(Covariate):
         self.categories = tuple(known)
 
     def codes(self, values: Sequence[object], name: str = "values") -> Tensor:
-        """The numbers ``(N,)`` of categories that are given by their names.
+        """The integer codes ``(N,)`` of categories given by name.
 
-        :param name: of the values, for the error where one is unknown.
+        :param name: name of the values, for the error message if one is unknown.
         """
         numbers = {category: i for i, category in enumerate(self.categories)}
         unknown = sorted({str(value) for value in values} - numbers.keys())
@@ -56,7 +56,7 @@ class _Categorical(Covariate):
 
 
 class OneHot(_Categorical):
-    """A category as a vector with a 1 in its place.
+    """A category as a one-hot vector.
 
     :param categories: their number, or their names.
     """
@@ -71,7 +71,7 @@ class OneHot(_Categorical):
 
 
 class Embedding(_Categorical):
-    """A category as a vector that is learned: for many categories.
+    """A category as a learned vector. Use it for many categories.
 
     :param categories: their number, or their names.
     :param dim: size of the vectors.
@@ -89,9 +89,10 @@ class Embedding(_Categorical):
 
 
 class Continuous(Covariate):
-    """Numbers as they are; bring them to a size of about 1 before.
+    """Numbers as they are. Scale them to a size of about 1 first.
 
-    :param size: how many for each datum: values are ``(N, size)``. By default there is one, and values are ``(N,)``.
+    :param size: how many numbers each datum has, with values ``(N, size)``. By default there is one, with values
+        ``(N,)``.
     """
 
     def __init__(self, size: int | None = None) -> None:
@@ -112,7 +113,7 @@ class Continuous(Covariate):
 
 
 class Covariates(nn.Module):
-    """Covariates by name, as the features that encoder and decoder are given.
+    """Covariates by name, and the features that encoder and decoder get from them.
 
     :param parts: a :class:`OneHot`, an :class:`Embedding` or a :class:`Continuous` for each name.
 
@@ -141,7 +142,7 @@ class Covariates(nn.Module):
         return sum(part.size for part in self._parts().values())
 
     def forward(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Features ``(..., size)`` of values by name; those of one value for all data have no dimension over them."""
+        """Features ``(..., size)`` of values by name. One value for all data has no dimension over the data."""
         parts = self._parts()
         if not isinstance(values, Mapping) or values.keys() != parts.keys():
             given = sorted(values) if isinstance(values, Mapping) else type(values).__name__

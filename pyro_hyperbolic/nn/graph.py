@@ -9,7 +9,7 @@ from torch import Tensor, nn
 class GraphAdjacency(nn.Module):
     r"""The symmetrically normalised adjacency :math:`\hat A = D^{-1/2}(A + I)D^{-1/2}` as a sparse linear map.
 
-    Kipf and Welling, *Variational graph auto-encoders* (2016). Kept as the list of its entries; a product
+    Kipf and Welling, *Variational graph auto-encoders* (2016). It is stored as the list of its entries, so a product
     with ``(N, k)`` costs O(E k).
 
     :param num_nodes: number ``N`` of nodes.
@@ -47,9 +47,9 @@ class GraphAdjacency(nn.Module):
 
 
 class GCNConv(nn.Module):
-    r"""One graph convolution :math:`X \mapsto \hat A X W`, with :math:`W` by Glorot's uniform rule.
+    r"""One graph convolution :math:`X \mapsto \hat A X W`, with :math:`W` initialised by Glorot's uniform rule.
 
-    :param in_features: size of a node's features; for a graph without features the number of nodes, and
+    :param in_features: size of a node's features. For a graph without features it is the number of nodes, and
         ``forward(None, adjacency)`` is the convolution of the identity, :math:`\hat A W`.
     :param out_features: size of the result.
     """

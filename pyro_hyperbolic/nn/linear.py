@@ -1,4 +1,4 @@
-"""Layers whose input, output or both are points of a manifold."""
+"""Layers that take or return points of a manifold."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class GyroplaneLinear(nn.Module):
 
     .. math:: f_k(z) = \operatorname{sign}(\langle a_k, \log_{p_k} z\rangle_{p_k})\, |a_k|_{p_k}\, d(z, H_{a_k, p_k})
 
-    The normal :math:`a_k` is stored at the origin and carried to :math:`p_k` by parallel transport, so that
-    :math:`|a_k|_{p_k} = 2|a_k^0|` whatever the offset; the offset is stored as a Euclidean vector,
+    The normal :math:`a_k` is stored at the origin and carried to :math:`p_k` by parallel transport, so
+    :math:`|a_k|_{p_k} = 2|a_k^0|` for every offset. The offset is stored as a Euclidean vector,
     :math:`p_k = \exp_0(p_k')`. At ``c = 0`` the layer is exactly :math:`z \mapsto 4\langle a_k^0, z - p_k'\rangle`.
     In float32 the whole layer is one matrix product of ``d + 1`` columns, in either chart; see
     :mod:`pyro_hyperbolic.geometry.planes`.
 
-    The layer computes in the dtype of ``z``, but never in less than float32, and returns that of its parameters:
-    latents may be float64 in a float32 network, and neither autocast nor TF32 changes the result.
+    The layer computes in the dtype of ``z``, but never in less than float32, and returns the dtype of its parameters.
+    So latents may be float64 in a float32 network, and neither autocast nor TF32 changes the result.
 
-    The initial values are those of :meth:`reset_parameters`.
+    :meth:`reset_parameters` describes the initial values.
 
     :param in_features: dimension ``d`` of the space.
     :param out_features: number of gyroplanes.
@@ -64,15 +64,15 @@ class GyroplaneLinear(nn.Module):
     def reset_parameters(self, gain: float = GAIN, spread: float = SPREAD) -> None:
         r"""Draw initial values.
 
-        :math:`2a^0` is uniform in :math:`\pm g/\sqrt d` for a gain ``g``. ``nn.Linear`` would take ``g = 1`` for normal
-        coordinates :math:`v = 2z`; distances to a plane grow like logarithms of the coordinates and want more. The
-        planes lie at distances uniform in :math:`\pm s\sqrt{3/d}` from the origin for a spread ``s``.
+        :math:`2a^0` is uniform in :math:`\pm g/\sqrt d` for a gain ``g``. ``nn.Linear`` would use ``g = 1`` for normal
+        coordinates :math:`v = 2z`, but distances to a plane grow like logarithms of the coordinates and need more. The
+        distances of the planes from the origin are uniform in :math:`\pm s\sqrt{3/d}` for a spread ``s``.
 
-        No other values that were tried are better by more than the noise on held-out training images of MNIST; see
+        No other values that we tried are better by more than the noise on held-out training images of MNIST; see
         ``python -m pyro_hyperbolic.experiments choices``.
 
-        :param gain: of the normals.
-        :param spread: of the offsets.
+        :param gain: gain of the normals.
+        :param spread: spread of the offsets.
         """
         bound = 1 / math.sqrt(self.in_features)
         with torch.no_grad():
@@ -84,9 +84,9 @@ class GyroplaneLinear(nn.Module):
                 self.offset.mul_(nn.functional.normalize(self.normal, dim=-1))
 
     def planes(self, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-        """Points ``p`` and normals ``a`` at them, of the gyroplanes, ``(out_features, D)`` each.
+        """The points ``p`` of the gyroplanes and the normals ``a`` at them, ``(out_features, D)`` each.
 
-        With a batch of curvatures there are as many sets of planes, ``(..., out_features, D)``.
+        A batch of curvatures gives as many sets of planes, ``(..., out_features, D)``.
         """
         manifold, p, normal = self._planes(dtype)
         return p, manifold.frame(p, 2 * normal)
@@ -112,11 +112,11 @@ class GyroplaneLinear(nn.Module):
 class MobiusLinear(nn.Module):
     r"""Möbius affine map :math:`x \mapsto \exp_0(W \log_0 x) \oplus \exp_0(b)` from one ball to another.
 
-    Ganea et al., *Hyperbolic neural networks* (2018). ``W`` starts as that of ``nn.Linear``, ``b`` at 0. Under autocast
-    the product with ``W`` is one of half precision, as that of any linear layer; the points are float32.
+    Ganea et al., *Hyperbolic neural networks* (2018). ``W`` is initialised as in ``nn.Linear``, and ``b`` starts at 0.
+    Under autocast the product with ``W`` is in half precision, as in any linear layer, and the points are float32.
 
-    :param in_features: dimension of the points that come in.
-    :param out_features: dimension of the points that go out.
+    :param in_features: dimension of the input points.
+    :param out_features: dimension of the output points.
     :param manifold: a manifold or a :class:`ManifoldModule`.
     """
 
@@ -145,7 +145,7 @@ class MobiusLinear(nn.Module):
 
 
 class Exp0(nn.Module):
-    r"""The ball's :math:`\exp_0`, from Euclidean vectors ``v`` to the points at distance :math:`2|v|` of the origin."""
+    r"""The ball's :math:`\exp_0`, from Euclidean vectors ``v`` to points at distance :math:`2|v|` from the origin."""
 
     def __init__(self, manifold: Manifold | ManifoldModule | str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A manifold whose curvature is part of a module."""
+"""A module that holds the curvature of a manifold."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from pyro_hyperbolic.geometry.signature import space
 class ManifoldModule(nn.Module):
     r"""Keeps the curvatures with a model: they move with the device, are saved with the state, and can be learned.
 
-    Calling the module gives the manifold with the present curvatures.
+    Calling the module gives the manifold with its current curvatures.
+
+    If the data are flat, a learned sphere grows: its densities tend to the Gaussian ones and its gradient to 0, until
+    the square of its radius overflows (c = 1e-38 in float32), which is an error. If your data may need the other sign,
+    use ``Stereographic``.
 
     :param manifold: the manifold, with the curvatures to start from; or a signature such as ``"h2,s2,e2"``
         (:func:`~pyro_hyperbolic.geometry.space`).
-    :param learnable: make each curvature a parameter, :math:`c = \operatorname{softplus}(\text{raw}) > 0`, or ``k``
-        itself of :class:`~pyro_hyperbolic.Stereographic`, which may change its sign; its gradient flows through every
-        operation of the manifold. A sphere whose data are flat grows: its densities tend to the Gaussian ones and its
-        gradient to 0, until the square of its radius overflows (c = 1e-38 in float32), which is an error; data that
-        might want another sign need ``Stereographic``. Otherwise it is a buffer. The names are ``raw`` and ``fixed``;
-        with several curvatures ``raw_0``, ``raw_1`` and so on.
+    :param learnable: make each curvature a parameter, with gradients through every operation of the manifold. The
+        curvature is then :math:`c = \operatorname{softplus}(\text{raw}) > 0`, or ``k`` itself for
+        :class:`~pyro_hyperbolic.Stereographic`, which may change its sign. Otherwise each curvature is a buffer. The
+        names are ``raw`` and ``fixed``; with several curvatures ``raw_0``, ``raw_1`` and so on.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> module = ManifoldModule(PoincareBall(1.4), learnable=True)
@@ -66,7 +68,7 @@ class ManifoldModule(nn.Module):
 
     @property
     def curvatures(self) -> list[Tensor]:
-        """The present curvatures, those of :attr:`Manifold.curvatures <pyro_hyperbolic.geometry.Manifold>`."""
+        """The current curvatures, as in :attr:`Manifold.curvatures <pyro_hyperbolic.geometry.Manifold>`."""
         values = [getattr(self, name) for name in self._names()]
         if not self.learnable:
             return values
@@ -74,7 +76,7 @@ class ManifoldModule(nn.Module):
 
     @property
     def c(self) -> Tensor:
-        """The present curvature of a manifold that has one, a tensor of the shape of that to start from."""
+        """The current curvature of a manifold that has one, with the shape of the initial one."""
         (c,) = self.curvatures
         return c
 
@@ -87,5 +89,5 @@ class ManifoldModule(nn.Module):
 
 
 def as_module(manifold: Manifold | ManifoldModule | str) -> ManifoldModule:
-    """The module that keeps a manifold; one that is a module already stays shared."""
+    """Wrap a manifold in a module. A manifold that is a module already is shared."""
     return manifold if isinstance(manifold, ManifoldModule) else ManifoldModule(manifold)

@@ -34,9 +34,9 @@ def hidden_layers(
 ) -> list[nn.Module]:
     """An activation, and dropout where asked for, after each of some hidden layers and the linear maps between them.
 
-    :param widths: of the hidden layers.
-    :param activation: a name in ``ACTIVATIONS``, or what makes a module.
-    :param dropout: share of the units that are dropped while training.
+    :param widths: widths of the hidden layers.
+    :param activation: a name in ``ACTIVATIONS``, or a callable that makes a module.
+    :param dropout: share of the units to drop during training.
     """
     if isinstance(activation, str):
         check_choice("activation", activation, ACTIVATIONS)
@@ -61,17 +61,17 @@ def mlp(*sizes: int, activation: str | Callable[[], nn.Module] = "relu", dropout
 
 
 class Encoder(nn.Module):
-    """Data to the parameters of a posterior: a Euclidean location and a positive scale.
+    """A network from data to the parameters of a posterior: a Euclidean location and a positive scale.
 
     :param data_shape: event shape of a datum.
     :param hidden_dim: width of the hidden layers.
     :param latent_dim: size of the location.
     :param scale_dim: size of the scale: 1 (isotropic) or ``latent_dim`` (diagonal).
-    :param num_hidden_layers: how many.
-    :param activation: as in :func:`mlp`, like ``dropout``.
-    :param condition_dim: size of what the data are read with, the second argument of a call: features of covariates.
-    :param trunk: a module of yours in the place of the hidden layers, for example of convolutions: from data, and
-        conditions where there are any, to ``(..., hidden_dim)``. The options of the layers do not concern it.
+    :param num_hidden_layers: number of hidden layers.
+    :param activation: as in :func:`mlp`, as is ``dropout``.
+    :param condition_dim: size of the conditions, the second argument of a call: features of covariates.
+    :param trunk: your own module in place of the hidden layers, for example convolutions: from data, and conditions
+        if there are any, to ``(..., hidden_dim)``. The options of the hidden layers do not apply to it.
 
     >>> convolution = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Flatten())
     >>> encoder = Encoder((1, 9, 9), 64, latent_dim=2, scale_dim=1, trunk=convolution)
@@ -123,14 +123,14 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Latent points to data: a first layer that knows the geometry, then an ordinary network.
+    """A network from latent points to data: a first layer that knows the geometry, then an ordinary network.
 
     The first layer computes in the dtype of the latents, the network in that of its parameters. Conditions, the second
-    argument of a call, are mapped linearly and added to the first hidden layer before its activation, as if they
-    had been further inputs of a linear layer.
+    argument of a call, are mapped linearly and added to the first hidden layer before its activation, as if they were
+    further inputs of a linear layer.
 
     :param embed: the first layer.
-    :param network: the others; the last is linear.
+    :param network: the other layers; the last is linear.
     :param data_shape: shape of the output.
     :param condition_dim: size of the conditions.
     """

@@ -20,8 +20,8 @@ def ablation(results: Results) -> tuple[str, Figure]:
     cells = {(cell.decoder, cell.latent_dim): cell for cell in results.cells}
     rows = [[decoder, *(results.text(cells[decoder, d], METRIC, digits=2) for d in DIMENSIONS)] for decoder in DECODERS]
     notes = (
-        "\nNegative test IWAE in nats; less is better. Mean and 95% interval over runs; wrapped normals, c = 1."
-        f" {GREY_LEVELS} The paper shows this as a figure without numbers.\n"
+        "\nNegative test IWAE in nats, with mean and 95% interval over runs; lower is better. All models use wrapped"
+        f" normals with c = 1. {GREY_LEVELS} The paper shows this comparison as a figure without numbers.\n"
     )
     body = _finding(results) + table(["decoder", *(f"d = {d}" for d in DIMENSIONS)], rows) + notes
     return body, _draw(results)

@@ -43,10 +43,10 @@ def cells(results: Results) -> tuple[str, Figure]:
                 [title, name, *own, *(NOT_RUN if gain is None else number(gain, 1.0, digits) for gain in gains)]
             )
     notes = (
-        "\nMean and 95% interval over runs, each on a split (and a simulated lineage) of its own that all models share;"
-        " differences are those on the same cells. A smaller IWAE is better. Mixing is best at 1, coverage at 0.9."
-        f" The column c = {NEARLY_FLAT:g} is the hyperbolic model with next to no curvature. The picture shows the"
-        " differences.\n"
+        "\nMean and 95% interval over runs. Each run has its own split (and its own simulated lineage), which all"
+        " models share. Differences are between models on the same cells. A smaller negative IWAE is better. Mixing is"
+        f" best at 1, coverage at 0.9. The column c = {NEARLY_FLAT:g} is the hyperbolic model with next to no"
+        " curvature. The picture shows the differences.\n"
     )
     return _finding(results) + table(head, rows) + notes, _draw(results)
 
@@ -63,8 +63,8 @@ def _finding(results: Results) -> str:
                     found.append(f"{name} {number(gain, 1.0, digits)}")
             lines.append(f"* {title}, c = {CURVED:g} minus {MODELS[other]}: {listed(found) or 'none'}.\n")
     return (
-        f"Over {results.experiment.seeds} runs, the model with c = {CURVED:g} differs from those without curvature by"
-        f" more than the interval in these scores:\n\n{''.join(lines)}\n"
+        f"Over {results.experiment.seeds} runs, the model with c = {CURVED:g} and the models without curvature differ"
+        f" by more than the interval in these scores:\n\n{''.join(lines)}\n"
     )
 
 

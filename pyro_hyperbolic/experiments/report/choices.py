@@ -56,17 +56,17 @@ def choices(results: Results) -> tuple[str, Figure]:
         texts = [results.text(cell, METRIC, digits=2) for cell in flat]
         rows.append([f"euclidean, learning rate {rate:g}", *(text for own in texts for text in (own, "")), ""])
     head = ["", *(f"d = {d}, c = {c:g}" for d in DIMENSIONS for c in CURVATURES), "better than in use"]
-    finding = "No setting has all its runs yet.\n\n"
+    finding = "No setting has all of its runs yet.\n\n"
     if best is not None:
         finding = f"The best setting on held-out training images is {best}. In use is {used}"
         better = _difference(base, losses[best])
         finding += f"; the best is {better} nats better on average.\n\n" if better and best != used else ".\n\n"
     notes = (
-        f"\nNegative IWAE in nats on {results.experiment.held_out} training images that were not trained on; less is"
-        f" better. Mean and 95% interval over runs. {GREY_LEVELS} The last column is the mean over dimensions and"
-        " curvatures of how much less the loss is than with the values in use, with its interval over runs. The best"
-        " setting, in bold, has the least mean loss over all columns. The Euclidean model has no gyroplanes, and one"
-        " figure for each dimension.\n"
+        f"\nNegative IWAE in nats on {results.experiment.held_out} held-out training images, with mean and 95% interval"
+        f" over runs; lower is better. {GREY_LEVELS} The last column says how much lower the loss is than with the"
+        " values in use, as a mean over dimensions and curvatures with its interval over runs. The best setting, in"
+        " bold, has the lowest mean loss over all columns. The Euclidean model has no gyroplanes, so it has one number"
+        " for each dimension.\n"
     )
     return finding + table(head, rows) + notes, _draw(results)
 

@@ -47,7 +47,7 @@ def _finding(results: Results) -> str:
         better = [f"{row} ({number(gain, digits=2)} nats)" for row, gain in gains.items() if gain[0] > (gain[1] or 0.0)]
         if gains:
             spaces = listed(better) or NO_SPACE
-            lines.append(f"* Better than next to no curvature by more than the interval on {title}: {spaces}.\n")
+            lines.append(f"* On {title}, better than the nearly flat control by more than the interval: {spaces}.\n")
     return "".join(lines)
 
 
@@ -60,11 +60,12 @@ def _autoencoders(results: Results) -> str:
     rows.append([control("").row, *(text for value in flat for text in (value, ""))])
     head = [""] + [f"{title}, {kind}" for title in TASKS.values() for kind in ("fixed", "learned")]
     notes = (
-        "\nNegative test IWAE in nats, mean and 95% interval over runs. Latent dimension 6, isotropic wrapped normals,"
-        " gyroplane decoders on every space. Fixed curvatures: c = 1 of the factors h and s, k = -1, 0 and 1 of the"
-        " three u. Learned ones start from c = 1 and from k = 0. The last row is the control: the layers and the"
-        f" initial values of the curved spaces with next to no curvature. {FLAT} has these layers too, but not the"
-        f" factor 2 of the exponential map behind the encoder. MNIST: {GREY_LEVELS[0].lower()}{GREY_LEVELS[1:]}\n\n"
+        "\nNegative test IWAE in nats, with mean and 95% interval over runs; lower is better. Every space has latent"
+        " dimension 6, isotropic wrapped normals and a gyroplane decoder. Fixed curvatures are c = 1 for the factors h"
+        " and s, and k = -1, 0 and 1 for the three factors u. Learned curvatures start from c = 1 and from k = 0. The"
+        " last row is the control: it has the layers and the initial values of the curved spaces, and next to no"
+        f" curvature. {FLAT} has these layers too, but not the factor 2 of the exponential map behind the encoder."
+        f" On MNIST: {GREY_LEVELS[0].lower()}{GREY_LEVELS[1:]}\n\n"
     )
     return table(head, rows) + notes + "".join(_gains(results, task) for task in TASKS)
 
@@ -79,7 +80,7 @@ def _gains(results: Results, task: str) -> str:
     cells = [cell for cell in autoencoder_cells(task) if cell != control(task)]
     found = [(cell.row, _gain(results, cell)) for cell in cells]
     gains = [f"{row} {number(gain, digits=2)}" for row, gain in found if gain is not None]
-    return f"* {TASKS[task]}, nats better than the control: {'; '.join(gains)}.\n" if gains else ""
+    return f"* {TASKS[task]}, gain over the control in nats: {'; '.join(gains)}.\n" if gains else ""
 
 
 def _gain(results: Results, cell: SpaceCell) -> tuple[float, float | None] | None:
@@ -109,8 +110,8 @@ def _curvatures(results: Results) -> str:
     if not lines:
         return ""
     return (
-        "What learned curvatures end at, mean and 95% interval over runs. Factors of one kind are in order of size in"
-        " every run. The curvature is -c of h, c of s and k of u.\n\n" + "".join(lines)
+        "Final values of the learned curvatures, with mean and 95% interval over runs. In every run, factors of one"
+        " kind are sorted by size. The curvature is -c for h, c for s and k for u.\n\n" + "".join(lines)
     )
 
 

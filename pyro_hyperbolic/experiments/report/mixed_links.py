@@ -70,7 +70,7 @@ class Links:
                     better.append(f"{name} ({number(gain, 100)} points on {TITLES[graph]})")
         if not known:
             return ""
-        return f"* Better than {FLAT} by more than the interval in AUC of links: {listed(better) or NO_SPACE}.\n"
+        return f"* In AUC of links, better than {FLAT} by more than the interval: {listed(better) or NO_SPACE}.\n"
 
     def text(self) -> str:
         """The scores as a table, and the differences to flat space on the same splits."""
@@ -82,11 +82,11 @@ class Links:
             rows.append([f"{name} minus {FLAT}", *map(self._text, gains)])
         head = [""] + [f"{TITLES[graph]} {score.upper()}" for graph, score in self.columns]
         notes = (
-            "\nPer cent; mean and 95% interval over runs, each on a split of its own that all models share. The"
-            " differences are those on the same split. Chosen: on every split the fixed curvature with the best AUC of"
-            f" its own validation edges. {FLAT} and p5, the ball, are runs of Table 4 on the same splits; h2,h2 has one"
-            " dimension less than the others. With k = 0, u5 is flat and has the factor 2 of the exponential map behind"
-            f" the encoder, which {FLAT} has not: it is the control of the curved spaces.\n"
+            "\nPer cent, with mean and 95% interval over runs. Each run has its own split, which all models share."
+            ' Differences are between models on the same split. The rows "chosen" take, on every split, the fixed'
+            f" curvature with the best AUC on its validation edges. {FLAT} and p5, the ball, are runs of Table 4 on the"
+            " same splits. h2,h2 has one dimension less than the others. With k = 0, u5 is flat but has the factor 2 of"
+            f" the exponential map behind the encoder, which {FLAT} lacks, so it is the control of the curved spaces.\n"
         )
         return table(head, rows) + notes
 

@@ -27,8 +27,8 @@ TITLES = {
 
 NOT_RUN = "not run"
 GREY_LEVELS = (
-    "The likelihood of an image is the cross entropy of its grey levels, as in the paper. It is not a normalised"
-    " density, and the figures cannot be compared with those of binarised MNIST."
+    "As in the paper, the likelihood of an image is the cross entropy of its grey levels. This is not a normalised"
+    " density, so the losses cannot be compared with those on binarised MNIST."
 )
 NARROW = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 
@@ -92,10 +92,10 @@ class Results:
         seconds = sum(record["seconds"] for record in self.finished)
         wanted = len(self.cells) * self.experiment.seeds
         lines = [
-            f"* Runs: {len(self.finished)} of {wanted} ({self.experiment.seeds} for every cell).",
+            f"* Runs: {len(self.finished)} of {wanted} ({self.experiment.seeds} per cell).",
             f"* Settings: {settings}.",
             *(f"* {count} runs on {machine}." for machine, count in machines.items()),
-            f"* Time of the processes, added up: {duration(seconds)}; those that share a device slow each other down.",
+            f"* Total time of all processes: {duration(seconds)}. Processes that share a device slow each other down.",
             f"* Command: `python -m pyro_hyperbolic.experiments {' '.join(self._arguments())}`.",
         ]
         return "\n".join(lines) + "\n"

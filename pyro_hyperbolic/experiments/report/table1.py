@@ -42,10 +42,10 @@ def table1(results: Results) -> tuple[str, Figure]:
         rows.append([f"σ₀ = {scale:g}, gain over c = {NEARLY_FLAT:g}", *gains])
     head = ["", "N-VAE", f"c = {NEARLY_FLAT:g}", *(f"c = {c:g}" for c in CURVATURES)]
     notes = (
-        "\nNats; less is better. Mean and 95% interval over runs. Each run has data of its own, which all models share;"
-        f" the gains are those on the same data. The column c = {NEARLY_FLAT:g} is ours: the hyperbolic model with next"
-        " to no curvature. It differs from the N-VAE in the parameters and the initial values of its first decoder"
-        " layer, and its exponential map doubles the output of the encoder.\n"
+        "\nLosses in nats, with mean and 95% interval over runs; lower is better. Each run has its own data, which all"
+        f" models share, and gains are between models on the same data. The column c = {NEARLY_FLAT:g} is our addition:"
+        " the hyperbolic model with next to no curvature. It differs from the N-VAE in the parameters and the initial"
+        " values of its first decoder layer, and its exponential map doubles the output of the encoder.\n"
     )
     return _finding(losses, seeds) + table(head, rows) + notes, _draw(results, paper)
 
@@ -62,8 +62,8 @@ def _finding(losses: dict[BranchingCell, Scores], seeds: int) -> str:
         counts = [f"c = {c:g} {count} times" for c, count in Counter(choice.values()).most_common()]
         chosen.append(f"{listed(counts) or NOT_RUN} for σ₀ = {scale:g}")
     return (
-        "With c chosen for every data set by the losses on the other data sets, curvature gains over the same model"
-        f" with next to none: {listed(gains)}. Chosen were {listed(chosen)}.\n\n"
+        "With c chosen for each data set by the losses on the other data sets, curvature gains over the same model with"
+        f" next to none: {listed(gains)}. Chosen were {listed(chosen)}.\n\n"
     )
 
 

@@ -47,11 +47,11 @@ def table2(results: Results) -> tuple[str, Figure]:
         rows.append(line)
     head = [""] + [text for d in DIMENSIONS for text in (f"d = {d}", "paper")]
     notes = (
-        f"\nNats; less is better. Mean and 95% interval over runs. {GREY_LEVELS} Bold: our best of a column, on the"
-        " test images, as every best below. Rows without figures of the paper are ours alone: diagonal posteriors, a"
-        " learned curvature, and next to no curvature (c = 0.0001), which has the layers and the initial values of the"
-        " hyperbolic models. In the cells that the paper stars, latents are on the hyperboloid in float64; they lie"
-        " above the axes of the picture.\n"
+        f"\nLosses in nats, with mean and 95% interval over runs; lower is better. {GREY_LEVELS} Bold marks our best"
+        ' model of a column. Here and below, "best" means best on the test images. Rows without numbers from the paper'
+        " are ours alone: diagonal posteriors, a learned curvature, and next to no curvature (c = 0.0001). The last has"
+        " the layers and the initial values of the hyperbolic models. In the cells that the paper stars, latents are on"
+        " the hyperboloid in float64. These cells lie above the axes of the picture.\n"
     )
     text = _finding(results, paper) + table(head, rows) + notes + "\n" + _verdict(results, paper)
     return text, _draw(results, paper)
@@ -125,8 +125,8 @@ def _count(results: Results, paper: dict[str, Any]) -> str:
             if not within(ours, theirs):
                 exceptions.append(cell.name)
     return (
-        f"* Of {count} cells with a figure in the paper ours is at or below it in {below}; it is above by more than"
-        f" the intervals in {len(exceptions)}" + (f": {', '.join(exceptions)}." if exceptions else ".")
+        f"* The paper gives a number for {count} of the cells. Our loss is at or below it in {below} of them, and above"
+        f" it by more than the intervals in {len(exceptions)}" + (f": {', '.join(exceptions)}." if exceptions else ".")
     )
 
 

@@ -29,13 +29,14 @@ def table3(results: Results) -> tuple[str, Figure]:
                 theirs = paper[PAPER[cell.name]]
                 rows.append([f"{PAPER[cell.name]}, paper", *map(str, theirs[:-1]), str(theirs[-1])])
     notes = (
-        "\nPer cent of the test digits of each class, averaged over embeddings and classifiers; the average is that of"
-        " the ten classes, as in the paper, with its 95% interval over sets of embeddings (the classifiers on one set"
-        " are not independent). The paper does not say which normal its P-VAE has.\n"
+        "\nPer cent of the test digits of each class that are classified correctly, averaged over embeddings and"
+        " classifiers. The last column averages the ten classes, as in the paper. Its 95% interval is over sets of"
+        " embeddings, because the classifiers on one set are not independent. The paper does not say which normal its"
+        " P-VAE uses.\n"
     )
     known = [cell for cell in results.cells if results.runs[cell]]
     found = [f"{number(_mean(results, cell, None), 100)} ({cell.name})" for cell in known]
-    finding = f"Per cent of the test digits that a classifier knows by their embeddings: {listed(found)}.\n\n"
+    finding = f"Per cent of the test digits that a classifier recognises from their embeddings: {listed(found)}.\n\n"
     return finding + table(["", *map(str, range(10)), "average"], rows) + notes, _draw(results)
 
 

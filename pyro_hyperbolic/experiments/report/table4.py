@@ -52,10 +52,10 @@ def table4(results: Results) -> tuple[str, Figure]:
         f" over the Euclidean one: {listed(found)}.\n\n"
     )
     notes = (
-        "\nPer cent; mean and 95% interval over runs. Each run has a split of its own, which all models share; the"
-        ' differences are those on the same split. The paper does not give its curvature. The rows "c chosen" take on'
-        " every split the curvature with the best AUC on the validation edges of that split. On how many splits each"
-        f" was chosen: {'; '.join(_counts(choices)) or 'not run'}.\n"
+        "\nPer cent, with mean and 95% interval over runs. Each run has its own split, which all models share."
+        " Differences are between models on the same split. The paper does not give its curvature. The rows"
+        ' "c chosen" take, on every split, the curvature with the best AUC on the validation edges of that split.'
+        f" Number of splits on which each was chosen: {'; '.join(_counts(choices)) or 'not run'}.\n"
     )
     return finding + table(head, rows) + notes, _draw(models, paper)
 
