@@ -178,15 +178,8 @@ def add_options(p: Parser) -> None:
     p.add_space("p2")
     p.add_argument("--curvature", type=curvature, default=1.4, help="c (curvature -c), or learn (paper: 0.1 to 1.4)")
     p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="prior distribution (paper: both)")
-    p.add_argument(
-        "--posterior",
-        choices=sorted(DISTRIBUTIONS),
-        default="wrapped",
-        help="posterior distribution (paper: as the prior)",
-    )
-    p.add_argument(
-        "--posterior-scale", choices=SCALES, default=SCALES[0], help="one scale per image or one per dimension"
-    )
+    p.add_argument("--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="guide (paper: as the prior)")
+    p.add_argument("--posterior-scale", choices=SCALES, default=SCALES[0], help="a scale per image or per dimension")
     p.add_argument("--prior-scale", type=positive(float), default=1.0, help="scale of the prior (paper: 1)")
     p.add_argument("--decoder", choices=sorted(DECODERS), help="first decoder layer (default: gyroplane; flat: mlp)")
     p.add_argument("--hidden-dim", type=positive(int), default=600, help="width of the hidden layers (paper: 600)")
@@ -195,9 +188,7 @@ def add_options(p: Parser) -> None:
     p.add_argument("--num-epochs", type=positive(int), default=40, help="passes over the training data (paper: 80)")
     p.add_argument("--batch-size", type=positive(int), default=128, help="images per step (paper: 128)")
     p.add_argument("--learning-rate", type=positive(float), default=1e-3, help="learning rate of Adam (paper: 5e-4)")
-    p.add_argument(
-        "--iwae-samples", type=natural, default=500, help="samples of the final estimate; 0 for none (paper: 5000)"
-    )
+    p.add_argument("--iwae-samples", type=natural, default=500, help="samples per image; 0 for none (paper: 5000)")
     p.add_device()
     p.add_threads()
     p.add_data_dir("the MNIST files")

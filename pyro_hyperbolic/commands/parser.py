@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_seed(self) -> None:
         """``--seed``"""
-        self.add_argument("--seed", type=natural, default=0, help="seed of everything random")
+        self.add_argument("--seed", type=natural, default=0, help="random seed")
 
     def add_device(self) -> None:
         """``--device``: one that is there, by default a GPU if there is one."""

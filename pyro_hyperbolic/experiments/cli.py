@@ -117,8 +117,8 @@ def parser() -> Parser:
         help="only cells of these names; * stands for anything (default: all)",
     )
     p.add_argument("--seeds", type=positive(int), help="runs of every cell (default: as in the paper)")
-    p.add_argument("--epochs", type=positive(int), help="of training (default: as in the paper)")
-    p.add_argument("--samples", type=positive(int), help="of the IWAE estimate (default: 5000)")
+    p.add_argument("--epochs", type=positive(int), help="epochs of training (default: as in the paper)")
+    p.add_argument("--samples", type=positive(int), help="samples of the IWAE estimate (default: 5000)")
     p.add_argument(
         "--figures",
         nargs="+",

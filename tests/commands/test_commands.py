@@ -146,7 +146,7 @@ def test_help_shows_every_default(capsys: pytest.CaptureFixture[str]) -> None:
         "to count to, 100% sure (default: 3)",
         "to say (default: a b)",
         "do not wait (default: off)",
-        "of everything random (default: 0)",
+        "random seed (default: 0)",
         f"cuda:1 (default: {'cuda' if torch.cuda.is_available() else 'cpu'})",
         "CPU threads (default: torch's choice)",
         "(default: by the other options)",

@@ -191,7 +191,7 @@ class TestReport:
         assert (
             f"For d = 2, 5, 10 and 20 the hyperbolic model with next to no curvature gains {layers} nats over the"
             " Euclidean one. The best of the paper's hyperbolic models, chosen on the test images, changes that"
-            f" by {curvature} nats, where a plus is a gain.\n" in text
+            f" by {curvature} nats (positive: better).\n" in text
         )
         assert f"* Learned curvatures, from 1: 0.70 ± {half:.2f} (d = 2), " in text
 
@@ -230,7 +230,7 @@ class TestReport:
         write_report(table, store, tmp_path)
         text = (tmp_path / "table1.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
         gain = number(mean_interval([1.0, 0.0, 0.0]), digits=2)  # on the other two data sets c = 1.2 is the best
-        assert f"{gain} nats for σ₀ = 1 and {gain} nats for σ₀ = 1.7. Chosen were c = 1.2 2 times" in text
+        assert f"{gain} nats for σ₀ = 1 and {gain} nats for σ₀ = 1.7. The choice was c = 1.2 2 times" in text
         best = number(mean_interval([8.0, 0.0, 0.0]), digits=2)
         assert "| σ₀ = 1, gain over c = 0.0001 |" in text
         assert f"| {best} |\n" in text
@@ -258,7 +258,7 @@ class TestReport:
             store.append(Job(table, cell, 0), metrics={"negative_iwae": loss}, seconds=1.0, machine=MACHINE)
         write_report(table, store, tmp_path)
         text = (tmp_path / "choices.md").read_text()
-        assert "is gain 0.5, spread 1, learning rate 0.001. In use is gain 2, spread 1, learning rate 0.0005; " in text
+        assert "is gain 0.5, spread 1, learning rate 0.001. The library uses gain 2, spread 1, learning rate " in text
         assert "the best is 2.00 nats better on average.\n" in text
         rows = {line.split(" | ")[0]: line for line in text.splitlines()}
         assert rows["| **gain 0.5, spread 1, learning rate 0.001**"].endswith("| 2.00 |")

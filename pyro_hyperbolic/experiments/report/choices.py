@@ -55,16 +55,16 @@ def choices(results: Results) -> tuple[str, Figure]:
         flat = [ChoiceCell(d, 0.0, rate) for d in DIMENSIONS]
         texts = [results.text(cell, METRIC, digits=2) for cell in flat]
         rows.append([f"euclidean, learning rate {rate:g}", *(text for own in texts for text in (own, "")), ""])
-    head = ["", *(f"d = {d}, c = {c:g}" for d in DIMENSIONS for c in CURVATURES), "better than in use"]
+    head = ["", *(f"d = {d}, c = {c:g}" for d in DIMENSIONS for c in CURVATURES), "better than the library's"]
     finding = "No setting has all of its runs yet.\n\n"
     if best is not None:
-        finding = f"The best setting on held-out training images is {best}. In use is {used}"
+        finding = f"The best setting on held-out training images is {best}. The library uses {used}"
         better = _difference(base, losses[best])
         finding += f"; the best is {better} nats better on average.\n\n" if better and best != used else ".\n\n"
     notes = (
         f"\nNegative IWAE in nats on {results.experiment.held_out} held-out training images, with mean and 95% interval"
         f" over runs; lower is better. {GREY_LEVELS} The last column says how much lower the loss is than with the"
-        " values in use, as a mean over dimensions and curvatures with its interval over runs. The best setting, in"
+        " library's values, as a mean over dimensions and curvatures with its interval over runs. The best setting, in"
         " bold, has the lowest mean loss over all columns. The Euclidean model has no gyroplanes, so it has one number"
         " for each dimension.\n"
     )

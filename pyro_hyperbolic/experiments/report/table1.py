@@ -63,7 +63,7 @@ def _finding(losses: dict[BranchingCell, Scores], seeds: int) -> str:
         chosen.append(f"{listed(counts) or NOT_RUN} for σ₀ = {scale:g}")
     return (
         "With c chosen for each data set by the losses on the other data sets, curvature gains over the same model with"
-        f" next to none: {listed(gains)}. Chosen were {listed(chosen)}.\n\n"
+        f" next to none: {listed(gains)}. The choice was {listed(chosen)}.\n\n"
     )
 
 

@@ -73,7 +73,7 @@ def _finding(results: Results, paper: dict[str, Any]) -> str:
     return (
         f"For d = {listed(list(map(str, layers)))} the hyperbolic model with next to no curvature gains"
         f" {gains(layers.values())} nats over the Euclidean one. The best of the paper's hyperbolic models, chosen on"
-        f" the test images, changes that by {gains(curvature.values())} nats, where a plus is a gain.\n\n"
+        f" the test images, changes that by {gains(curvature.values())} nats (positive: better).\n\n"
     )
 
 
