@@ -24,6 +24,7 @@ from torch.distributions import constraints
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic.infer import with_drawn_curvature
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
 from pyro_hyperbolic.nn import Continuous, Covariates, Embedding, ManifoldModule, OneHot
 
@@ -300,6 +301,23 @@ def enumerated(build: Callable[[], Any]) -> Programs:
     return Programs(module.model, module.guide, (torch.rand(10, 6),), loss=lambda: TraceEnum_ELBO(max_plate_nesting=1))
 
 
+def drawn() -> Programs:
+    """Points from their distances, in a space of unknown curvature."""
+    i, j = torch.triu_indices(5, 5, 1)
+
+    @with_drawn_curvature
+    def model(distances: Tensor) -> None:
+        ball = PoincareBall(pyro.sample("c", dist.LogNormal(torch.tensor(-1.0), 0.3)))
+        with pyro.plate("points", 5):
+            z = pyro.sample("z", hdist.WrappedNormal(torch.zeros(2), 0.5, ball))
+        pyro.sample("distances", dist.Normal(ball.dist(z[i], z[j]), 0.3).to_event(1), obs=distances)
+
+    guide = AutoNormal(model, init_scale=0.05)
+    distances = torch.rand(len(i)) + 0.5
+    guide(distances)
+    return Programs(model, guide, (distances,))
+
+
 PROGRAMS: dict[str, Callable[[], Programs]] = {
     "wrapped": lambda: vae(wrapped),
     "riemannian": lambda: vae(lambda: wrapped(prior="riemannian", posterior="riemannian")),
@@ -308,6 +326,7 @@ PROGRAMS: dict[str, Callable[[], Programs]] = {
     "minibatch": lambda: vae(wrapped, data_size=50),
     "subsample": lambda: vae(wrapped, subsample_size=4),
     "learnable curvature": lambda: vae(learnable),
+    "drawn curvature": drawn,
     "graph": vgae,
     "sampled graph": lambda: vgae(num_negatives=7),
     "counts with covariates": counts,

@@ -34,6 +34,7 @@ REORDERED_ON_GPU = REORDERED | {"dropout"}
 # Those that differ from another in the distributions alone: the trainers see no difference.
 SIMILAR = {"riemannian", "euclidean", "hyperboloid", "minibatch", "subsample", "graph", "sampled graph", "dropout"}
 SIMILAR |= {"enumerated in the guide", "enumerated in turns", "counts with covariates", "learnable curvature"}
+SIMILAR |= {"drawn curvature"}
 
 
 def rows(quick: Any, without: Set[str] = frozenset()) -> list[Any]:
