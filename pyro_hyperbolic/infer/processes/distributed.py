@@ -63,7 +63,7 @@ class DistributedSVI(FastSVI):
     :param optim: as for :class:`FastSVI`.
     :param loss: as for :class:`FastSVI`; a function must be a sum over the data.
     :param plate: name of the plate that runs over the data.
-    :param validate_every: how many steps lie between two validated evaluations.
+    :param validate_every: how many steps lie between two validated evaluations; by default 1,000.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> from pyro_hyperbolic.models import HyperbolicVAE
@@ -83,7 +83,7 @@ class DistributedSVI(FastSVI):
         loss: ELBO | TensorLoss,
         *,
         plate: str = "data",
-        validate_every: int = 1000,
+        validate_every: int | None = None,
     ) -> None:
         if not (dist.is_available() and dist.is_initialized()):
             raise ValueError(

@@ -16,6 +16,8 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
 ``compiled``
     traces a function once and compiles the trace. ``explained`` turns what torch raises on the way into an error with
     the name of the last site and a remedy.
+``rewrites``
+    brings a trace into a form that the compiler makes shareable and faster code of.
 ``timing``
     times the kernels among which the compiler can choose, as they run in a captured step.
 ``aside``
@@ -23,6 +25,6 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
 ``match``
     compares the sites of a guide with those of its model: whether they are the same, and live on the same manifold.
 
-Imports point one way: ``functional`` imports ``modes``, ``compiled`` imports ``timing``, and ``match`` imports
-``aside``.
+Imports point one way: ``functional`` imports ``modes``, ``compiled`` imports ``rewrites`` and ``timing``, and
+``match`` imports ``aside``.
 """

@@ -17,6 +17,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from pyro_hyperbolic.infer.programs.rewrites import hasten, lift_constants, write_out_products
 from pyro_hyperbolic.infer.programs.timing import back_to_back
 
 # Operations stay in the order of the trace, in which a likelihood and its derivative are near enough to each other to
@@ -32,10 +33,6 @@ _TUNED: dict[str, Any] = {
     "autotune_num_choices_displayed": 0,
     "max_autotune_report_choices_stats": False,
 }
-
-# Columns of a product that is thin, and products of numbers in one that is small.
-_FEW = 32
-_FEW_TERMS = 1 << 22
 
 # Compiled graphs by what they compute, those last used at the end.
 _KNOWN: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
@@ -66,7 +63,7 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
 
     with pyro.validation_enabled(False):
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
-    _hasten(graph)
+    hasten(graph)
     is_tuned = tune and any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
     return _CompiledGraph(graph, out_spec, _TUNED if is_tuned else {})
 
@@ -80,7 +77,7 @@ class _CompiledGraph:
     """
 
     def __init__(self, graph: torch.fx.GraphModule, out_spec: Any, options: dict[str, Any]) -> None:
-        self._constants = _lift_constants(graph)
+        self._constants = lift_constants(graph)
         self._graph, self._out_spec, self._options = graph, out_spec, options
         self._runs: dict[Any, Callable[..., Any]] = {}
 
@@ -121,6 +118,9 @@ class _CompiledGraph:
         from torch._subclasses import FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+        graph = copy.deepcopy(self._graph)
+        if options and not any(isinstance(t, Tensor) and t.dim() and t.dtype == torch.float64 for t in leaves):
+            write_out_products(graph)  # of geometry: float64 in a program of float32
         with warnings.catch_warnings(), _quiet(), back_to_back():
             # Advice of the compiler: whether products may be less exact is for the user to say.
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
@@ -129,9 +129,6 @@ class _CompiledGraph:
             # Not by torch.compile: dynamo, which reads Python, would trace what has been traced, and look at every
             # input before every call, which takes as long as all else that is done outside of the kernels.
             # Without an environment of shapes, though all are numbers here, the compiler keeps nothing on disk.
-            graph = copy.deepcopy(self._graph)
-            if options and not any(isinstance(t, Tensor) and t.dim() and t.dtype == torch.float64 for t in leaves):
-                _write_out_products(graph)  # of geometry: float64 in a program of float32
             with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
                 compiled: Any = compile_fx.compile_fx(
                     graph,
@@ -186,97 +183,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         log.setLevel(level)
-
-
-def _lift_constants(graph: torch.fx.GraphModule) -> list[Tensor]:
-    """Make the tensors that a graph holds its first inputs; they are returned."""
-    nodes = list(graph.graph.nodes)
-    tensors: dict[str, Tensor] = {}
-    lifted: dict[str, Any] = {}
-    for node in nodes:
-        value = getattr(graph, node.target, None) if node.op == "get_attr" else None
-        if not isinstance(value, Tensor):
-            continue
-        if node.target not in lifted:
-            tensors[node.target] = value.detach()
-            with graph.graph.inserting_before(nodes[0]):
-                lifted[node.target] = graph.graph.placeholder(f"constant_{len(lifted)}")
-                lifted[node.target].meta = node.meta
-        node.replace_all_uses_with(lifted[node.target])
-        graph.graph.erase_node(node)
-    for name in tensors:
-        delattr(graph, name)
-    graph.recompile()
-    return list(tensors.values())
-
-
-def _hasten(graph: torch.fx.GraphModule) -> None:
-    """Move every operation to where its inputs are known, with draws in the order in which they were.
-
-    The compiler fuses operations on the same tensor only where they are near to each other, and the derivative of a
-    likelihood is traced long after the likelihood.
-    """
-    depths: dict[torch.fx.Node, int] = {}
-    last_draw = 0
-    for node in graph.graph.nodes:
-        depth = 1 + max((depths[other] for other in node.all_input_nodes), default=-1)
-        if isinstance(node.target, torch._ops.OpOverload):
-            if node.target._schema.is_mutable:
-                return  # what reads a tensor before it is changed must not come after
-            if torch.Tag.nondeterministic_seeded in node.target.tags:
-                depth = last_draw = max(depth, last_draw + 1)
-        depths[node] = depth
-    *nodes, output = graph.graph.nodes
-    for node in sorted(nodes, key=lambda node: (node.op != "placeholder", depths[node])):
-        output.prepend(node)
-    graph.recompile()
-
-
-def _write_out_products(graph: torch.fx.GraphModule) -> None:
-    """Write small thin float64 products on CUDA as sums of products of numbers.
-
-    Geometry takes such products in programs of float32, of as many terms as a point has coordinates, and there are
-    their gradients. They take no time by themselves, but as calls of cuBLAS they are kernels of their own, which write
-    float64 that others round. As sums they become part of those others. Large ones are best left to cuBLAS.
-    """
-    products = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
-    for node in [node for node in graph.graph.nodes if node.target in products]:
-        value, (left, right) = node.meta["val"], node.args
-        terms = left.meta["val"].shape[-1]
-        is_thin = min(*value.shape[-2:], terms) <= _FEW and value.numel() * terms <= _FEW_TERMS
-        if not (is_thin and value.dtype == torch.float64 and value.device.type == "cuda"):
-            continue
-        with graph.graph.inserting_before(node):
-            if terms <= _FEW:
-                sum_ = _sum_of_columns(graph.graph, left, right, terms)
-            else:
-                sum_ = _sum_of_pairs(graph.graph, left, right)
-        node.replace_all_uses_with(sum_)
-        graph.graph.erase_node(node)
-    graph.recompile()
-
-
-def _sum_of_columns(graph: torch.fx.Graph, left: Any, right: Any, terms: int) -> Any:
-    """A product of matrices term by term, which a kernel takes without a loop."""
-    aten = torch.ops.aten
-    total = None
-    for k in range(terms):
-        columns = [graph.call_function(aten.slice.Tensor, (t, i, k, k + 1)) for t, i in ((left, -1), (right, -2))]
-        # A sum of one number keeps the compiler from making what the columns are concatenated of again in this kernel,
-        # or in one of its own, where it could be written by the kernel that makes it.
-        factors = [
-            graph.call_function(aten.sum.dim_IntList, (t, [i], True)) for t, i in zip(columns, (-1, -2), strict=True)
-        ]
-        term = graph.call_function(aten.mul.Tensor, tuple(factors))
-        total = term if total is None else graph.call_function(aten.add.Tensor, (total, term))
-    return total
-
-
-def _sum_of_pairs(graph: torch.fx.Graph, left: Any, right: Any) -> Any:
-    """A product of matrices as a sum over all pairs, which a kernel takes in a loop."""
-    aten = torch.ops.aten
-    factors = [graph.call_function(aten.unsqueeze.default, (t, i)) for t, i in ((left, -1), (right, -3))]
-    return graph.call_function(aten.sum.dim_IntList, (graph.call_function(aten.mul.Tensor, tuple(factors)), [-2]))
 
 
 class _LastSite(Messenger):

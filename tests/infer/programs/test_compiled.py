@@ -17,7 +17,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_hyperbolic.infer import FastSVI
-from pyro_hyperbolic.infer.programs.compiled import _write_out_products
+from pyro_hyperbolic.infer.programs.rewrites import write_out_products
 from pyro_hyperbolic.infer.programs.timing import back_to_back
 from tests.helpers import same
 from tests.infer.nets import STEPS, Net, adam, losses, trainer
@@ -119,9 +119,9 @@ def test_compiler_that_fails(x, compiler, monkeypatch):
 def test_thin_products_are_written_out(rows: int, terms: int, columns: int, left: int, batch: tuple[int, ...]) -> None:
     """Small ones of few rows, columns or terms, with their gradients; of others three are left."""
 
-    def gradients(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
-        return torch.autograd.grad((x @ y).sin().sum(), (x, y))  # type: ignore[return-value]
+        return torch.autograd.grad((x @ y).sin().sum(), (x, y))
 
     inputs = torch.randn(*batch, rows, terms), torch.randn(*batch, terms, columns)
     graph = make_fx(gradients, tracing_mode="fake")(*inputs)
@@ -130,7 +130,7 @@ def test_thin_products_are_written_out(rows: int, terms: int, columns: int, left
         for node in graph.graph.nodes:
             if isinstance(value := node.meta.get("val"), Tensor):
                 node.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device="cuda")
-    _write_out_products(graph)
+    write_out_products(graph)
     assert sum("mm" in str(node.target) for node in graph.graph.nodes) == left
     torch.testing.assert_close(graph(*inputs), expected)
 
