@@ -28,6 +28,7 @@ from pyro.infer import Trace_ELBO
 
 from benchmarks.numpyro_nuts import POSTERIORS, Walk, walks
 from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.commands import Parser, at_least, command, device, natural, positive
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, Minibatches, log_marginal_likelihood, save_json
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 
@@ -36,21 +37,23 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 BATCH, REPEATS = 128, 7
 
 
-def main(arguments: list[str] | None = None) -> None:
-    args = _parse(arguments)
-    if args.rst:
-        print(rst(json.loads(args.json.read_text())))
+def run(args: argparse.Namespace) -> None:
+    _check_files(args)
+    earlier = _read(args.json) if args.rst or (args.resume and args.json.exists()) else None
+    if args.rst and earlier is not None:
+        print(rst(earlier))
         return
     if importlib.util.find_spec("numpyro") is None:
-        raise SystemExit("benchmarks.numpyro needs NumPyro: pip install 'pyro_hyperbolic[numpyro]'")
+        raise ImportError("there is no NumPyro: pip install 'pyro_hyperbolic[numpyro]'")
     os.environ["JAX_PLATFORMS"] = "cuda,cpu" if args.device == "cuda" else "cpu"
     torch.set_float32_matmul_precision("high")
     result: dict[str, Any] = {"device": _device(args.device), "versions": _versions(), "rows": {}}
-    if args.resume and args.json.exists():
-        earlier = json.loads(args.json.read_text())
+    if earlier is not None:
         for key in ("device", "versions"):
             if earlier[key] != result[key]:
-                raise SystemExit(f"--resume: {args.json} has the {key} {earlier[key]}, here are {result[key]}")
+                raise ValueError(
+                    f"--resume: {args.json} has the {key} {earlier[key]}, here are {result[key]}; name another file"
+                )
         result = earlier
     for name, measure in rows(args).items():
         if name not in result["rows"]:
@@ -213,7 +216,7 @@ def rst(result: dict[str, Any]) -> str:
     lines = [f".. list-table:: Microseconds, medians; {result['device']}; {versions}", "   :header-rows: 1", ""]
     for row in [
         ("measured", "this package", "NumPyro", "ratio", "this package, Euclidean"),
-        *map(_cells, *zip(*result["rows"].items(), strict=True)),
+        *(_cells(name, row) for name, row in result["rows"].items()),
     ]:
         lines += [f"   {'*' if i == 0 else ' '} - {cell}".rstrip() for i, cell in enumerate(row)]
     return "\n".join(lines)
@@ -237,46 +240,54 @@ def _versions() -> dict[str, str]:
     return {name: version(name) for name in ("torch", "pyro-ppl", "jax", "numpyro")}
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    p = parser()
-    args = p.parse_args(arguments)
-    # Mistakes are found before the measuring.
+def _check_files(args: argparse.Namespace) -> None:
+    """Mistakes are found before the measuring."""
     if (args.resume or args.rst) and args.json is None:
-        p.error(f"{'--rst' if args.rst else '--resume'} needs --json")
+        raise ValueError(f"{'--rst' if args.rst else '--resume'} needs --json, the file with the results")
     if args.rst and not args.json.is_file():
-        p.error(f"--json {args.json}: there is no such file")
+        raise ValueError(f"--json {args.json}: there is no such file; check the path")
     if args.json is not None and not args.json.parent.is_dir():
-        p.error(f"--json {args.json}: the folder {args.json.parent} does not exist")
+        raise ValueError(f"--json {args.json}: the folder {args.json.parent} does not exist; make it first")
     if args.json is not None and args.json.exists() and not (args.resume or args.rst):
-        p.error(f"--json {args.json} exists: go on with --resume, or name another file")
-    if min(args.members, default=1) < 1:
-        p.error(f"--members must be at least 1, got {min(args.members)}")
-    for name in ("train", "test"):
-        if getattr(args, name) < BATCH:
-            p.error(f"--{name} must be at least {BATCH}, got {getattr(args, name)}")
-    return args
+        raise ValueError(f"--json {args.json} exists: go on with --resume, or name another file")
 
 
-def parser() -> argparse.ArgumentParser:
-    style = argparse.ArgumentDefaultsHelpFormatter
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
-    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where to compute")
-    p.add_argument("--members", type=int, nargs="*", default=[1, 16, 90, 360], help="sizes of ensembles")
-    p.add_argument("--member-steps", type=int, default=200_000, help="most steps of one call, times members")
-    p.add_argument("--train", type=int, default=60_000, help="training images; an epoch is one call")
-    p.add_argument("--test", type=int, default=10_000, help="images of the evaluation")
-    p.add_argument("--samples", type=int, default=5000, help="of the evaluation, per image")
+def _read(path: Path) -> dict[str, Any]:
+    """The results in a file that this program has written."""
+    try:
+        result = json.loads(path.read_text("utf-8"))
+        complete = {"device", "versions"} <= result.keys() and all(
+            {"wrapped", "numpyro"} <= row.keys() for row in result["rows"].values()
+        )
+    except (ValueError, LookupError, TypeError, AttributeError):
+        complete = False
+    if not complete:
+        raise ValueError(f"--json {path} is damaged, or is not a result of this program; delete it, or name another")
+    return result
+
+
+def parser() -> Parser:
+    p = Parser(__doc__, "benchmarks.numpyro", "what --json holds can be gone on with, by --resume")
+    p.add_argument("--device", type=device, choices=["cpu", "cuda"], default="cpu", help="where to compute")
+    p.add_argument("--members", type=positive(int), nargs="*", default=[1, 16, 90, 360], help="sizes of ensembles")
+    p.add_argument("--member-steps", type=positive(int), default=200_000, help="most steps of one call, times members")
+    p.add_argument("--train", type=at_least(BATCH), default=60_000, help="training images; an epoch is one call")
+    p.add_argument("--test", type=at_least(BATCH), default=10_000, help="images of the evaluation")
+    p.add_argument("--samples", type=positive(int), default=5000, help="of the evaluation, per image")
     p.add_argument("--evaluation", action=argparse.BooleanOptionalAction, default=True, help="measure the evaluation")
     p.add_argument("--nuts", action=argparse.BooleanOptionalAction, default=True, help="measure NUTS")
-    p.add_argument("--warmup", type=int, default=300, help="steps of a chain that are not counted")
-    p.add_argument("--draws", type=int, default=500, help="of a chain")
-    p.add_argument("--chains", type=int, default=3, help="repeats of a chain")
-    p.add_argument("--dim", type=int, default=10, help="dimension of the latent space")
-    p.add_argument("--hidden", type=int, default=600, help="width of the hidden layers")
-    p.add_argument("--json", type=Path, default=None, help="where to write the results")
+    p.add_argument("--warmup", type=natural, default=300, help="steps of a chain that are not counted")
+    p.add_argument("--draws", type=positive(int), default=500, help="of a chain")
+    p.add_argument("--chains", type=positive(int), default=3, help="repeats of a chain")
+    p.add_argument("--dim", type=positive(int), default=10, help="dimension of the latent space")
+    p.add_argument("--hidden", type=positive(int), default=600, help="width of the hidden layers")
+    p.add_argument("--json", type=Path, default=None, help="where to write the results (default: nowhere)")
     p.add_argument("--resume", action="store_true", help="go on with what --json holds")
     p.add_argument("--rst", action="store_true", help="measure nothing; print what --json holds for the documentation")
     return p
+
+
+main = command(parser, run)
 
 
 if __name__ == "__main__":

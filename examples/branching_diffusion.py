@@ -167,7 +167,7 @@ def parser() -> Parser:
     p.add_argument("--checkpoint-every", type=positive(int), default=50, help="epochs between checkpoints")
     p.add_seed()
     p.add_threads()
-    p.add_output_dir(checkpoint="*.pt")
+    p.add_output_dir(checkpoint=f"{MODELS[0]}.pt")
     return p
 
 

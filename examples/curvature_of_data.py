@@ -60,7 +60,7 @@ def leaf_distances(leaves: int, seed: int) -> Tensor:
 
 
 def pairs(count: int) -> Tensor:
-    return torch.combinations(torch.arange(count)).T
+    return torch.triu_indices(count, count, offset=1)
 
 
 @with_drawn_curvature

@@ -281,7 +281,7 @@ def parser() -> Parser:
     p.add_seed()
     p.add_threads()
     p.add_data_dir("the MNIST files")
-    p.add_output_dir(checkpoint="*.pt")
+    p.add_output_dir(checkpoint=f"{MODELS[0]}.pt")
     return p
 
 

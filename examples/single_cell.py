@@ -240,7 +240,7 @@ def parser() -> Parser:
     p.add_argument("--learning-rate", type=positive(float), default=5e-3, help="learning rate of Adam")
     p.add_argument("--iwae-samples", type=positive(int), default=100, help="samples of the log-likelihood estimate")
     p.add_argument("--seeds", type=seeds, default=[0], help="seeds of splits, starts and noise: 0 or 0,1,5 or 0-9")
-    p.add_output_dir(checkpoint="*.pt")
+    p.add_output_dir(checkpoint="*-*.pt")
     return p
 
 

@@ -15,7 +15,8 @@ class TangentPCA(Projection):
 
     with the rows of ``W`` that keep most of :math:`\sum_i |\log_m x_i|^2`. Points in a geodesic subspace of ``dim``
     dimensions through their mean keep all their distances. Between other points, far from the mean, distances are lost
-    or gained, because the exponential map does not preserve distances across its rays. The method works in every space.
+    or gained, because the exponential map does not preserve distances across its rays. The method works in every
+    space except products.
 
     :param dim: dimensions of the result.
     :param seed: seed of the pairs that measure ``explained_variance_ratio``.

@@ -32,6 +32,7 @@ from pyro_hyperbolic.commands.values import (
     natural,
     picture_file,
     positive,
+    seed,
     seeds,
     signature,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "positive",
     "record",
     "save_run",
+    "seed",
     "seeds",
     "signature",
 ]

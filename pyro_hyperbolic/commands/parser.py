@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import torch
 
-from pyro_hyperbolic.commands.values import device, folder, natural, positive, signature
+from pyro_hyperbolic.commands.values import device, folder, positive, seed, signature
 
 OUTPUTS = Path("outputs")
 """Where results go if the user does not say where."""
@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_seed(self) -> None:
         """``--seed``"""
-        self.add_argument("--seed", type=natural, default=0, help="random seed")
+        self.add_argument("--seed", type=seed, default=0, help="random seed")
 
     def add_device(self) -> None:
         """``--device``: one that is there, by default a GPU if there is one."""
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_space(self, default: str | None = None) -> None:
         """``--space``, a signature."""
-        text = "latent space by its signature, such as h2,s2,e2: h hyperboloid, p ball, s sphere, e flat, u any of them"
+        text = "latent space by its signature, such as h2,s2,e2: h hyperboloid, p ball, s sphere, e flat, u either sign"
         if default is None:
             text += " (default: by the other options)"
         self.add_argument("--space", type=signature, default=default, metavar="SIGNATURE", help=text)

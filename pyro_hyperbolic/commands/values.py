@@ -16,6 +16,7 @@ from pyro_hyperbolic.geometry.signature import parse as parse_signature
 Number = TypeVar("Number", int, float)
 
 _WORDS = {int: "whole number", float: "number"}
+_SEEDS = 2**31  # numpy takes seeds below 2**32, and programs add to theirs
 
 
 def positive(kind: type[Number]) -> Callable[[str], Number]:
@@ -92,6 +93,18 @@ def fraction(*, zero: bool = False) -> Callable[[str], float]:
     return parse
 
 
+def seed(text: str) -> int:
+    """A seed that torch and numpy take.
+
+    >>> seed("0")
+    0
+    """
+    value = natural(text)
+    if value >= _SEEDS:
+        raise ArgumentTypeError(f"must be less than {_SEEDS}, got {text!r}")
+    return value
+
+
 def seeds(text: str) -> list[int]:
     """Whole numbers and ranges of them.
 
@@ -103,7 +116,7 @@ def seeds(text: str) -> list[int]:
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ArgumentTypeError(f"must be seeds such as 0,1,5 or 0-9, got {text!r}")
-        found += range(int(first), int(last or first) + 1)
+        found += range(seed(first), seed(last or first) + 1)
     if len(set(found)) < len(found) or not found:
         raise ArgumentTypeError(f"must be seeds that differ, got {text!r}")
     return found

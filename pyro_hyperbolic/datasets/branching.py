@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from pyro_hyperbolic.ops.checks import checked_integer
 
 if TYPE_CHECKING:
     import networkx
@@ -92,10 +93,10 @@ def branching_diffusion(
         >>> data.depths.bincount().tolist()
         [1, 2, 4, 8, 16, 32, 64]
     """
-    depth = at_least_one("depth", depth)
-    branching = at_least_one("branching", branching)
-    dim = at_least_one("dim", dim)
-    observations = at_least_one("observations", observations)
+    depth = checked_integer("depth", depth, least=1)
+    branching = checked_integer("branching", branching, least=1)
+    dim = checked_integer("dim", dim, least=1)
+    observations = checked_integer("observations", observations, least=1)
     generator = torch.Generator().manual_seed(seed)
 
     depths = torch.cat([torch.full((branching**level,), level) for level in range(depth + 1)])
@@ -125,14 +126,3 @@ def branching_diffusion(
         depths=depths,
         parents=parents,
     )
-
-
-def at_least_one(name: str, value: int) -> int:
-    """A positive integer."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"{name} must be a positive integer, got {value!r}")
-    return number

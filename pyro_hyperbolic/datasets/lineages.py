@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.datasets.branching import at_least_one
+from pyro_hyperbolic.ops.checks import checked_integer
 
 if TYPE_CHECKING:
     import networkx
@@ -126,9 +126,9 @@ def branching_cells(
         >>> data.distances().shape
         torch.Size([500, 500])
     """
-    levels, branching = at_least_one("levels", levels), at_least_one("branching", branching)
-    cells, batches = at_least_one("cells", cells), at_least_one("batches", batches)
-    if at_least_one("genes", genes) == 1:
+    levels, branching = checked_integer("levels", levels, least=1), checked_integer("branching", branching, least=1)
+    cells, batches = checked_integer("cells", cells, least=1), checked_integer("batches", batches, least=1)
+    if checked_integer("genes", genes, least=1) == 1:
         raise ValueError("genes must be at least 2, got 1: the shares of one gene say nothing.")
     _check_number("total", total, positive=True)
     for name, value in (

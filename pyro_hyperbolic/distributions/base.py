@@ -218,7 +218,7 @@ class ManifoldNormal(TorchDistribution):
 
 
 def base_distribution(distribution: Any) -> Any:
-    """The distribution inside of ``to_event`` and ``mask``."""
+    """The distribution inside ``to_event`` and ``mask``."""
     while isinstance(distribution, (Independent, MaskedDistribution)):
         distribution = distribution.base_dist
     return distribution

@@ -92,7 +92,7 @@ class _Sphere(OnManifold):
 
 
 class _Stereographic(OnManifold):
-    """Points of the stereographic chart of curvature ``k``: inside of a ball for ``k < 0``, finite for ``k >= 0``."""
+    """Points of the stereographic chart of curvature ``k``: inside a ball for ``k < 0``, finite for ``k >= 0``."""
 
     name = "stereographic"
     chart = Stereographic

@@ -158,7 +158,7 @@ def _look_outside(point: Tensor, c: float | Tensor, gaps: Tensor) -> None:
     home = _homes.get(made)
     if home is None or home.origin is not Origin.KEPT or not inspectable(point, gaps):
         return
-    # A point that was made here lies inside of the ball where it was.
+    # A point that was made here lies inside the ball where it was.
     if bool((gaps.isnan() & point.isfinite().all(-1, keepdim=True)).any()):
         number = c.squeeze(-1) if isinstance(c, Tensor) and c.dim() > 0 else c
         here = f"but lies outside of the ball of c = {describe(number)}, where it is used now"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from pyro_hyperbolic.experiments.choices import Choices
 from pyro_hyperbolic.experiments.experiment import Experiment
 from pyro_hyperbolic.experiments.figures import FIGURES, draw
 from pyro_hyperbolic.experiments.mixed import Mixed
-from pyro_hyperbolic.experiments.report import write_report
+from pyro_hyperbolic.experiments.report import NoRunsError, write_report
 from pyro_hyperbolic.experiments.store import RunStore
 from pyro_hyperbolic.experiments.sweep import Settings, sweep
 from pyro_hyperbolic.experiments.table1 import Table1
@@ -43,7 +44,17 @@ figures, `all` does everything.
 
 
 def run(options: argparse.Namespace) -> None:
-    """Make what the options ask for."""
+    """Make what the options ask for. A new folder that nothing was written to goes again."""
+    new = not options.results.exists()
+    try:
+        _make(options)
+    finally:
+        if new:
+            with contextlib.suppress(OSError):  # it is not empty, or was never made
+                options.results.rmdir()
+
+
+def _make(options: argparse.Namespace) -> None:
     if options.cells and options.command not in EXPERIMENTS:
         raise ValueError(f"--cells belongs to one table, not to {options.command}")
     if options.figures and options.command != "figures":
@@ -53,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     if options.command != "report":
         options.results.mkdir(parents=True, exist_ok=True)  # before the training, so that no work is lost
     store = RunStore(options.results, rank)
-    problems = []
+    problems, without_runs = [], []
     for name in EXPERIMENTS if options.command in ("all", "report") else [options.command]:
         if name in EXPERIMENTS:
             experiment = configured(EXPERIMENTS[name], options.seeds, options.epochs, options.samples)
@@ -62,6 +73,8 @@ def run(options: argparse.Namespace) -> None:
                     sweep(experiment, store, settings, options.cells)
                 if rank == 0:
                     write_report(experiment, store, options.results)
+            except NoRunsError:
+                without_runs.append(name)
             except (ValueError, OSError) as error:
                 # The other tables are made all the same.
                 problem = explained(error)
@@ -73,6 +86,8 @@ def run(options: argparse.Namespace) -> None:
         experiments = {name: configured(kind, *own) for name, kind in EXPERIMENTS.items()}
         alone = replace(settings, rank=0, world=1)
         draw(options.figures or list(FIGURES), store, options.results, alone, experiments)
+    if without_runs:
+        problems.append(str(NoRunsError(without_runs, options.results)))
     if problems:
         raise ValueError("; ".join(problems))
 

@@ -128,7 +128,7 @@ class StereographicChart(Manifold):
         return pm.projx(x, self.aligned_c(x), self.sign)
 
     def contains(self, x: Tensor) -> Tensor:
-        """Which points are strictly inside of the ball; ``False`` for ``nan``."""
+        """Which points are strictly inside the ball; ``False`` for ``nan``."""
         return pm.contains(x, self.aligned_c(x))
 
     def log_volume_element(self, x: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ class Stereographic(StereographicChart, Space):
         return torch.where(closed, 2 * math.pi / torch.where(closed, -c, 1.0).sqrt(), math.inf).to(x.dtype)
 
     def contains(self, x: Tensor) -> Tensor:
-        """Which points are finite and, for ``k < 0``, strictly inside of the ball."""
+        """Which points are finite and, for ``k < 0``, strictly inside the ball."""
         return super().contains(x) & x.isfinite().all(-1)
 
     def conditioning(self, x: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
-"""What Pyro's inference lacks: fast SVI, a quieter IWAE gradient, guides for points, marginal likelihoods."""
+"""What Pyro's inference lacks: fast SVI and NUTS, a quieter IWAE gradient, guides for points, and evidence."""
 
 from pyro_hyperbolic.infer.autoguide import AutoWrappedNormal
 from pyro_hyperbolic.infer.bounds.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.bounds.marginal import log_marginal_likelihood
 from pyro_hyperbolic.infer.checkpoint import load_checkpoint, save_checkpoint, save_json
+from pyro_hyperbolic.infer.fast_nuts import FastNUTS
 from pyro_hyperbolic.infer.processes.distributed import DistributedSVI
 from pyro_hyperbolic.infer.processes.group import Place, on_termination, process_group, torchrun_place
 from pyro_hyperbolic.infer.programs.match import check_model_guide
@@ -24,6 +25,7 @@ __all__ = [
     "DistributedSVI",
     "DrawnCurvature",
     "EnsembleSVI",
+    "FastNUTS",
     "FastSVI",
     "ManifoldReparam",
     "Minibatches",

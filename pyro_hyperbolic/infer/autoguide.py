@@ -24,7 +24,7 @@ from pyro_hyperbolic.infer.programs.match import single_value
 class AutoWrappedNormal(AutoNormal):
     r"""A mean-field guide: wrapped normals for points of a manifold, and what ``AutoNormal`` has for all other latents.
 
-    A latent whose support is a ball or a hyperboloid (of any batch shape, also inside of ``to_event``) is drawn from
+    A latent whose support is a ball or a hyperboloid (of any batch shape, also inside ``to_event``) is drawn from
 
     .. math:: q(z) = \mathcal{N}(z \mid \exp_0(\ell/2), \operatorname{diag}(\sigma^2))
 

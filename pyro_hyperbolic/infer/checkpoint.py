@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pickle
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from typing import Any
 import torch
 
 # What reading a truncated file, or one that is something else, raises.
-_DAMAGE = (OSError, RuntimeError, EOFError, LookupError, TypeError, AttributeError, pickle.UnpicklingError)
+_DAMAGE = (
+    *(OSError, RuntimeError, EOFError, LookupError, TypeError, ValueError, AttributeError),
+    *(pickle.UnpicklingError, struct.error),
+)
 
 
 def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
@@ -23,7 +27,18 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None
     :param path: where to; a checkpoint that is there already is replaced once the new one is on the disk.
     """
     rng = {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []}
-    _write(Path(path), lambda partial: torch.save({"state": state, "rng": rng}, partial))
+
+    def write(partial: Path) -> None:
+        torch.save({"state": state, "rng": rng}, partial)
+        # What load_checkpoint could not read is to be reported now, not when the run is lost.
+        others = torch.serialization.get_unsafe_globals_in_checkpoint(str(partial))
+        if others:
+            raise ValueError(
+                f"state must hold tensors, numbers, strings and containers of them only, got {', '.join(others)}; save"
+                " the state_dict() of a module, and .item() or .tolist() of what belongs to numpy."
+            )
+
+    _write(Path(path), write)
 
 
 def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu") -> dict[str, Any]:
@@ -38,11 +53,27 @@ def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu") -> 
     except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
     except _DAMAGE as error:
-        raise ValueError(f"{path} is not a checkpoint of this package, or is damaged ({error}); delete it.") from error
+        reason = str(error).partition(". ")[0] or "the file ends too early"  # an EOFError says nothing
+        if map_location != "cpu" and _is_readable(path):
+            raise ValueError(
+                f"{path} cannot be loaded to {map_location!r} ({reason}); use map_location='cpu'."
+            ) from error
+        raise ValueError(
+            f"{path} is not a checkpoint of this package, or is damaged ({reason}); check the path, or delete it."
+        ) from error
     torch.set_rng_state(cpu)
     if cuda and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(cuda)
     return state
+
+
+def _is_readable(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is whole, whatever devices there are."""
+    try:
+        torch.load(path, map_location="cpu", weights_only=True)
+    except _DAMAGE:
+        return False
+    return True
 
 
 def save_json(value: Any, path: str | os.PathLike[str]) -> None:

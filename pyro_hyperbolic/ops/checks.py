@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,3 +57,21 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     """Raise an error for a name that is not among the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {sorted(choices)}, got {value!r}.")
+
+
+def checked_integer(name: str, value: Any, least: int | None = None) -> int:
+    """An integer, also one of numpy, as a plain number.
+
+    :param least: the smallest that is allowed, 0 or 1; any by default.
+
+    >>> checked_integer("batch_size", 32, least=1)
+    32
+    """
+    wanted = {None: "an integer", 0: "an integer of at least 0", 1: "a positive integer"}[least]
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or (least is not None and number < least):
+        raise ValueError(f"{name} must be {wanted}, got {value!r}.")
+    return number

@@ -117,6 +117,8 @@ def in_memory(rows: Any) -> Rows:
     if isinstance(rows, Tensor):
         if rows.layout == torch.sparse_csr:
             return SparseRows(rows.crow_indices(), rows.col_indices(), rows.values(), rows.shape[1])
+        if rows.layout != torch.strided:
+            raise ValueError(f"a sparse tensor must be by rows, got {rows.layout}; convert it with .to_sparse_csr().")
         return DenseRows(rows)
     if hasattr(rows, "tocsr"):
         matrix = rows.tocsr()

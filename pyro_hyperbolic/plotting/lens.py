@@ -78,7 +78,7 @@ class Lens:
         return self._volume(self.ball, p if math.isinf(self.radius) else self.inside(p))
 
     def inside(self, p: Tensor) -> Tensor:
-        """The nearest places of the paper inside of the border."""
+        """The nearest places of the paper inside the border."""
         return self.ball.projx(p)
 
     def is_like(self, other: Lens) -> bool:

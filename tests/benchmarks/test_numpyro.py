@@ -72,16 +72,16 @@ def test_the_table_and_going_on(
     assert f"   * - {first}\n     - 2\n     - 4\n     - 0.5\n     - 1" in table
 
     monkeypatch.setattr(numpyro, "_versions", lambda: VERSIONS | {"numpyro": "9"})
-    with pytest.raises(SystemExit, match=r"--resume: .* has the versions"):
+    with pytest.raises(SystemExit, match="2"):
         numpyro.main(["--json", str(file), "--resume"])
+    assert "has the versions" in capsys.readouterr().err
 
 
-def test_without_numpyro(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_numpyro(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        SystemExit, match=r"^benchmarks.numpyro needs NumPyro: pip install 'pyro_hyperbolic\[numpyro\]'$"
-    ):
+    with pytest.raises(SystemExit, match="2"):
         numpyro.main([])
+    assert "there is no NumPyro: pip install 'pyro_hyperbolic[numpyro]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,30 @@ def test_without_numpyro(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--rst", "--json", "{}/no.json"], "there is no such file"),
         (["--json", "{}/missing/x.json"], "does not exist"),
         (["--json", "{}"], "exists: go on with --resume"),
-        (["--members", "0"], "--members must be at least 1"),
-        (["--train", "5"], "--train must be at least 128"),
+        (["--members", "0"], "--members: must be a positive whole number, got '0'"),
+        (["--train", "5"], "--train: must be a whole number of at least 128, got '5'"),
+        (["--device", "cuda"], "--device: torch finds no CUDA device for 'cuda'; use cpu"),
+        (["--resume", "--json", "{}/half.json"], "is damaged, or is not a result of this program; delete it"),
+        (["--rst", "--json", "{}/list.json"], "is damaged, or is not a result of this program; delete it"),
+        (["--rst", "--json", "{}/row.json"], "is damaged, or is not a result of this program; delete it"),
     ],
 )
-def test_mistakes(arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
+def test_mistakes(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    (tmp_path / "half.json").write_text('{"device": "CPU", "rows"')
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "row.json").write_text('{"device": "CPU", "versions": {}, "rows": {"a": {"wrapped": 1}}}')
+    with pytest.raises(SystemExit, match="2"):
         numpyro.main([argument.format(tmp_path) for argument in arguments])
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
 def test_our_chain_is_counted() -> None:

@@ -112,6 +112,7 @@ class Browser:
         page.call("Runtime.enable")
         page.call("Network.enable")
         page.call("Log.enable")
+        page.call("Performance.enable", timeDomain="threadTicks")
         page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch)
         if touch:
             page.call("Emulation.setTouchEmulationEnabled", enabled=True)
@@ -154,6 +155,11 @@ class Page:
         self.wait("!explorer.journey && explorer.wanted === '' && explorer.stride === 1")
         time.sleep(0.2)
         self.wait("!explorer.journey && explorer.wanted === '' && explorer.stride === 1")
+
+    def processor_time(self) -> float:
+        """Seconds that the page's own thread has computed, scripts and layout; waiting is not counted."""
+        metrics = self.call("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
 
     def box(self, selector: str) -> tuple[float, float, float, float]:
         script = f"(r => [r.left, r.top, r.width, r.height])(document.querySelector({json.dumps(selector)})"

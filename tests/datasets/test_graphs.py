@@ -231,7 +231,7 @@ def test_networks_of_the_paper(name: str, nodes: int, edges: int, tree: bool) ->
     assert networkx.is_tree(result.to_networkx()) == tree
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pairs=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1))
 def test_agrees_with_networkx(tmp_path: Path, pairs: list[tuple[int, int]]) -> None:
     reference = networkx.Graph(pairs)

@@ -96,7 +96,7 @@ def test_broken_gzip_is_an_error(tmp_path: Path, idx: Idx, damage: Callable[[byt
         read_idx(path, ndim=3)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(st.integers(0, 255), min_size=1), gz=st.booleans())
 def test_write_then_read(tmp_path: Path, values: list[int], gz: bool) -> None:
     path = tmp_path / ("file.gz" if gz else "file")

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 
 from pyro_hyperbolic import commands
 from pyro_hyperbolic.commands import save_run
@@ -48,6 +49,7 @@ MISTAKES = [
     ("--data-dir", "file", "argument --data-dir: file is a file; give a folder"),
     ("--space", "h2,x2", "argument --space: a factor of a signature is one of the letters"),
     ("--seed", "-1", "argument --seed: must be a whole number of at least 0, got '-1'"),
+    ("--seed", "2147483648", "argument --seed: must be less than 2147483648, got '2147483648'"),
     ("--threads", "0", "argument --threads: must be a positive whole number, got '0'"),
     ("--num-epochs", "0", "argument --num-epochs: must be a positive whole number, got '0'"),
     ("--curvature", "nan", "argument --curvature: must be a "),
@@ -58,6 +60,7 @@ MISTAKES = [
     ("--resume", "", "error: --resume"),
     ("--resume", "--output-dir folder", "there is no run to continue in folder"),
     ("--resume", "--output-dir new", "there is no run to continue in new"),
+    ("--resume", "--output-dir other", "there is no run to continue in other"),
     ("--nonsense", "", "unrecognized arguments: --nonsense"),
 ]
 
@@ -118,19 +121,20 @@ OWN_MISTAKES = [
     ("tree_embedding", "--edge-length 9", "take shorter edges or fewer levels"),
     ("tree_embedding", "--branching 9 --edge-length 1", "take fewer levels"),
     ("tree_embedding", "--depth 1 --output tree.txt", "argument --output: must end in one of"),
-    (EXPERIMENTS, "--cells c=7 --results folder", "no cell of table1 is called 'c=7'"),
+    (EXPERIMENTS, "--cells c=7 --results new", "no cell of table1 is called 'c=7'"),
     (EXPERIMENTS, "--results /proc/nothing", "/proc"),
 ]
 
 
 @pytest.fixture(autouse=True)
 def _places(tmp_path: Path, digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder, a file, data without content, a damaged checkpoint and one of other options."""
+    """An empty folder, a file, data without content, weights of something else, damaged and foreign checkpoints."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYRO_HYPERBOLIC_DATA", str(digits))
-    for name in ("folder", "damaged", "foreign", "empty"):
+    for name in ("folder", "damaged", "foreign", "empty", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "file").write_text("1 2\n")
+    torch.save({}, tmp_path / "other" / "weights.pt")
     for part in ("train", "t10k"):
         for kind in ("images-idx3", "labels-idx1"):
             (tmp_path / "empty" / f"{part}-{kind}-ubyte").touch()

@@ -48,7 +48,7 @@ def test_scores_need_what_they_are_about(curvature: float, manifold: object) -> 
 def test_differences_are_those_of_the_same_seed(tmp_path: Path) -> None:
     experiment, store = Cells(seeds=3), RunStore(tmp_path)
     values = {0.0: [1.0, 2.0, 3.0], 1e-4: [9.0, 9.0, 9.0], 1.0: [1.5, 2.5, 3.5]}
-    machine = {"device": "d", "torch": "2", "pyro": "1", "matmul_precision": "high"}
+    machine = {"device": "d", "pyro_hyperbolic": "0", "torch": "2", "pyro": "1", "matmul_precision": "high"}
     for cell in experiment.cells():
         if cell.data == "branching":
             for seed, value in enumerate(values[cell.curvature]):

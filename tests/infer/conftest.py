@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.infer.programs.arguments import split_tensors
+from pyro_hyperbolic.infer.trainers import optimiser
 from pyro_hyperbolic.infer.trainers.graphs import CapturedStep
 
 
@@ -58,3 +59,4 @@ def replayed(monkeypatch):
         self._graph.replay = replay
 
     monkeypatch.setattr(CapturedStep, "__init__", init)
+    monkeypatch.setattr(optimiser, "_check_device", lambda device: None)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -171,6 +172,15 @@ class TestAtomic:
         assert os.listdir(tmp_path) == ["checkpoint.pt"]
         assert load_checkpoint(path) == {"epoch": 1}
 
+    @pytest.mark.parametrize("value", [np.float64(1.5), torch.nn.Linear(1, 1)], ids=["numpy", "module"])
+    def test_what_could_not_be_loaded_leaves_the_old_file(self, tmp_path, value):
+        path = tmp_path / "checkpoint.pt"
+        save_checkpoint({"epoch": 1}, path)
+        with pytest.raises(ValueError, match=r"state must hold tensors, numbers, .* got (numpy|torch\.nn).*state_dict"):
+            save_checkpoint({"value": value}, path)
+        assert os.listdir(tmp_path) == ["checkpoint.pt"]
+        assert load_checkpoint(path) == {"epoch": 1}
+
     def test_what_json_cannot_hold_leaves_the_old_file(self, tmp_path):
         save_json({"epoch": 1}, tmp_path / "file")
         with pytest.raises(TypeError):
@@ -190,6 +200,8 @@ def truncate(fraction):
 DAMAGED = {
     "empty": lambda path: path.write_bytes(b""),
     "text": lambda path: path.write_text("hello"),
+    "a word": lambda path: path.write_text("junk"),
+    "not a text": lambda path: path.write_bytes(b"\x80\x02X\x01\x00\x00\x00\xff."),
     "json": lambda path: path.write_text('{"state": 1}'),
     "zeros": lambda path: path.write_bytes(bytes(500)),
     "a tenth": truncate(0.1),
@@ -213,6 +225,12 @@ class TestDamage:
         with pytest.raises(ValueError, match=r"checkpoint\.pt is not a checkpoint of this package, or is damaged"):
             load_checkpoint(path)
         assert torch.equal(torch.get_rng_state(), expected)
+
+    def test_a_device_that_is_not_there_is_no_damage(self, tmp_path):
+        path = tmp_path / "checkpoint.pt"
+        save_checkpoint({"a": torch.zeros(2)}, path)
+        with pytest.raises(ValueError, match=r"cannot be loaded to 'nowhere' .*; use map_location='cpu'"):
+            load_checkpoint(path, map_location="nowhere")
 
     def test_a_file_that_is_not_there_is_no_damage(self, tmp_path):
         with pytest.raises(FileNotFoundError):

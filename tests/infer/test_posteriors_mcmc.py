@@ -23,7 +23,7 @@ from pyro.ops.streaming import CountMeanVarianceStats, StatsOfDict
 from torch.autograd.functional import jacobian
 
 from pyro_hyperbolic import Lorentz
-from pyro_hyperbolic.infer import WrappedNormalReparam
+from pyro_hyperbolic.infer import FastNUTS, WrappedNormalReparam
 from tests.infer.agreement import SIGMAS, Found, agrees
 from tests.infer.posterior_models import BALL, C, Triangulation, log_jacobian, on_disc
 
@@ -33,7 +33,9 @@ HYPERBOLOID = Lorentz(C)
 FIXED = {"adapt_step_size": False, "adapt_mass_matrix": False, "init_strategy": init_to_mean}
 hmc = partial(HMC, step_size=0.2, num_steps=4, **FIXED)
 nuts = partial(NUTS, step_size=0.25, max_tree_depth=2, **FIXED)
+fast = partial(FastNUTS, step_size=0.25, max_tree_depth=2, **FIXED)
 adapted = partial(NUTS, init_strategy=init_to_mean)
+adapted_fast = partial(FastNUTS, init_strategy=init_to_mean)
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +88,10 @@ METHODS = [
     pytest.param(partial(plain, kernel=hmc), MANY, id="HMC"),
     pytest.param(partial(plain, kernel=nuts), MANY, id="NUTS"),
     pytest.param(partial(reparametrised, kernel=nuts), MANY, id="NUTS, WrappedNormalReparam"),
+    pytest.param(partial(plain, kernel=fast), MANY, id="FastNUTS", marks=slow),
     pytest.param(partial(plain, kernel=nuts), RIEMANNIAN, id="NUTS, Riemannian prior", marks=slow),
+    pytest.param(partial(plain, kernel=fast), RIEMANNIAN, id="FastNUTS, Riemannian prior", marks=slow),
+    pytest.param(partial(reparametrised, kernel=fast), MANY_ON_HYPERBOLOID, id="FastNUTS, hyperboloid", marks=slow),
     pytest.param(partial(plain, kernel=hmc), MANY_ON_HYPERBOLOID, id="HMC, hyperboloid", marks=slow),
     pytest.param(
         partial(reparametrised, kernel=hmc), MANY_ON_HYPERBOLOID, id="HMC, reparametrised hyperboloid", marks=slow
@@ -100,6 +105,9 @@ METHODS = [
     pytest.param(
         partial(plain, kernel=adapted, num_samples=100, warmup_steps=100), MANY, id="NUTS, adapted", marks=slow
     ),
+    pytest.param(
+        partial(plain, kernel=adapted_fast, num_samples=100, warmup_steps=100), MANY, id="FastNUTS, adapted", marks=slow
+    ),
 ]
 # The same for one long chain, whose errors are seen in the spread of its parts.
 LONG = {"num_samples": 1600, "warmup_steps": 100}
@@ -107,6 +115,9 @@ CHAINS = [
     pytest.param(partial(neutra, kernel=NUTS, family=iaf, **LONG), Triangulation(), id="NUTS, NeuTra of a flow"),
     pytest.param(
         partial(neutra, kernel=NUTS, family=AutoMultivariateNormal, **LONG), Triangulation("riemannian"), id="NeuTra"
+    ),
+    pytest.param(
+        partial(plain, kernel=partial(FastNUTS, full_mass=True), **LONG), Triangulation(), id="FastNUTS, full mass"
     ),
     pytest.param(
         partial(plain, kernel=RandomWalkKernel, num_samples=8000, warmup_steps=300), Triangulation(), id="random walk"

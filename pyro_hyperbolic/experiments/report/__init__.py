@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -35,6 +35,16 @@ REPORTS: dict[str, Callable[[Results], tuple[str, Figure]]] = {
 """What makes the body and the picture of a report, by the name of the experiment."""
 
 
+class NoRunsError(ValueError):
+    """There is nothing to report."""
+
+    def __init__(self, names: Sequence[str], folder: Path) -> None:
+        super().__init__(
+            f"there are no runs with these settings in {folder} of {', '.join(names)}; train them first, with"
+            f" `python -m pyro_hyperbolic.experiments {names[0] if len(names) == 1 else 'NAME'}`."
+        )
+
+
 def write_report(experiment: Experiment, store: RunStore, folder: Path) -> None:
     """Write ``folder/NAME.md`` and ``folder/NAME.png`` from the runs in the store.
 
@@ -42,10 +52,7 @@ def write_report(experiment: Experiment, store: RunStore, folder: Path) -> None:
     """
     results = Results(experiment, store)
     if not results.finished:
-        raise ValueError(
-            f"there is no run of {experiment.command} with these settings in {store.folder}; run"
-            f" `python -m pyro_hyperbolic.experiments {experiment.command}` first."
-        )
+        raise NoRunsError([experiment.command], store.folder)
     body, figure = REPORTS[experiment.command](results)
     name = experiment.command
     text = f"# {results.title}\n\n{body}\n![{results.title}]({name}.png)\n\n{results.provenance()}"

@@ -58,7 +58,8 @@ def choices(results: Results) -> tuple[str, Figure]:
     head = ["", *(f"d = {d}, c = {c:g}" for d in DIMENSIONS for c in CURVATURES), "better than the library's"]
     finding = "No setting has all of its runs yet.\n\n"
     if best is not None:
-        finding = f"The best setting on held-out training images is {best}. The library uses {used}"
+        complete = "The" if len(means) == len(settings) else f"Of the {len(means)} settings with all of their runs, the"
+        finding = f"{complete} best on held-out training images is {best}. The library uses {used}"
         better = _difference(base, losses[best])
         finding += f"; the best is {better} nats better on average.\n\n" if better and best != used else ".\n\n"
     notes = (

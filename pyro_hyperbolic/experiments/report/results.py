@@ -172,4 +172,5 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _machine(record: dict[str, Any]) -> str:
     machine = record["machine"]
     precision = {"high": "TF32", "highest": "float32", "medium": "bfloat16"}[machine["matmul_precision"]]
-    return f"{machine['device']}, torch {machine['torch']}, pyro {machine['pyro']}, {precision} products"
+    versions = ", ".join(f"{name} {machine[name]}" for name in ("pyro_hyperbolic", "torch", "pyro"))
+    return f"{machine['device']}, {versions}, {precision} products"

@@ -126,7 +126,8 @@ def _count(results: Results, paper: dict[str, Any]) -> str:
                 exceptions.append(cell.name)
     return (
         f"* The paper gives a number for {count} of the cells. Our loss is at or below it in {below} of them, and above"
-        f" it by more than the intervals in {len(exceptions)}" + (f": {', '.join(exceptions)}." if exceptions else ".")
+        f" it by more than the intervals in {len(exceptions) or 'none'}"
+        + (f": {', '.join(exceptions)}." if exceptions else ".")
     )
 
 

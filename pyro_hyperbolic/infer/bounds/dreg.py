@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.infer.bounds.draws import Draws, Program, Site, is_delta, run_again, sample_sites
 from pyro_hyperbolic.infer.programs.match import check_sites
+from pyro_hyperbolic.ops.checks import checked_integer
 
 
 class DReG_ELBO(ELBO):
@@ -64,10 +65,8 @@ class DReG_ELBO(ELBO):
         max_plate_nesting: float = math.inf,
         vectorize_particles: bool = False,
     ) -> None:
-        if isinstance(num_particles, bool) or not isinstance(num_particles, int) or num_particles < 1:
-            raise ValueError(f"num_particles must be a positive integer, got {num_particles!r}.")
         super().__init__(
-            num_particles=num_particles,
+            num_particles=checked_integer("num_particles", num_particles, least=1),
             max_plate_nesting=max_plate_nesting,
             vectorize_particles=vectorize_particles,
         )

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 
 from pyro_hyperbolic.infer.programs.arguments import length, narrowed, split_tensors
 from pyro_hyperbolic.infer.programs.compiled import compile_function
+from pyro_hyperbolic.ops.checks import checked_integer
 
 _PARTICLES = "_importance_samples"
 # The dimension of the samples in log-densities, beside that of the data; those of enumerated sites lie further left.
@@ -46,7 +47,7 @@ def log_marginal_likelihood(
     (Burda et al., *Importance weighted autoencoders*, 2016; the paper's tables use :math:`K = 5000`.) The
     estimate is below :math:`\log p(x_i)` on average and tends to it as ``K`` grows. For any pair of Pyro programs whose
     latents are local to a data plate at dimension -1: a global latent or observation belongs to no datum and is
-    an error. Over further plates, inside of the data plate, densities are multiplied. A discrete latent that the guide
+    an error. Over further plates, inside the data plate, densities are multiplied. A discrete latent that the guide
     lacks is summed out if it is marked ``infer={"enumerate": "parallel"}``, as by ``TraceEnum_ELBO``; any other one, or
     one in a further plate, is an error.
 
@@ -94,9 +95,7 @@ def iwae_estimates(
 ) -> Any:
     """Accumulate log-weights ``(count, ..., N)`` over chunks; the other arguments are those of the function above."""
     size = length((inputs,), {})
-    for name, value in (("num_samples", num_samples), ("chunk", chunk)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a positive integer, got {value!r}.")
+    num_samples, chunk = checked_integer("num_samples", num_samples, least=1), checked_integer("chunk", chunk, least=1)
     width = max(1, chunk // num_samples)
     bar = tqdm(total=size, desc=f"IWAE-{num_samples}", disable=None if progress else True, unit=" data")
     full = min(width, size), min(num_samples, max(1, chunk // min(width, size)))
@@ -184,7 +183,7 @@ def _product_over_plates(site: dict[str, Any]) -> Tensor:
             )
         if "_enumerate_dim" in site["infer"]:
             raise ValueError(
-                f"site {site['name']!r} is summed out in the plate {frame.name!r} inside of the data plate, which"
+                f"site {site['name']!r} is summed out in the plate {frame.name!r} inside the data plate, which"
                 " log_marginal_likelihood cannot do; replace that plate by a Python loop, or sample the site in the"
                 " guide."
             )

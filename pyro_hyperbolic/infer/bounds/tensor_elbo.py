@@ -35,6 +35,8 @@ def tensor_loss(loss: ELBO | TensorLoss) -> TensorLoss:
         :class:`DReG_ELBO`, with any number of particles; or a function with that signature, which is taken as it is.
     """
     if not isinstance(loss, ELBO):
+        if isinstance(loss, type) and issubclass(loss, ELBO):
+            raise ValueError(f"loss must be an object, got the class {loss.__name__}; pass loss={loss.__name__}().")
         if callable(loss):
             return _checked(loss)
         raise ValueError(f"loss must be an ELBO or a function, got {loss!r}.")

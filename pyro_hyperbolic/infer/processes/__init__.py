@@ -4,7 +4,7 @@ How a step of :class:`~pyro_hyperbolic.infer.DistributedSVI` flows through these
 
 1. ``group`` has joined the processes that ``torchrun`` started. It turns a lost process into an error that says so.
 2. Every process is given the whole batch. ``distributed`` takes the rows of its own, by ``Rows`` of ``whole_batch``.
-3. The programs run on these rows inside of ``WholeBatch``, which draws the noise of the whole batch and keeps that of
+3. The programs run on these rows inside ``WholeBatch``, which draws the noise of the whole batch and keeps that of
    the rows, and scales each density as in the whole batch.
 4. The losses are summed over the processes. In the same message they compare their random numbers and the parameters
    that they have used; a difference is an error. Then the gradients are summed, by torch's ``DistributedDataParallel``.

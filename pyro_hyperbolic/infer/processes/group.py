@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -56,8 +57,8 @@ def process_group(device: str | torch.device = "cpu", timeout: float = 60.0) -> 
     :param timeout: seconds after which a process that does not answer counts as lost. It has to cover the longest
         work that only some of the processes do. (torch's default is half an hour.)
     """
-    if timeout <= 0:
-        raise ValueError(f"timeout must be positive, got {timeout}.")
+    if not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
+        raise ValueError(f"timeout must be positive, got {timeout!r}.")
     place = torchrun_place(device)
     backend = "nccl" if place.device.type == "cuda" else "gloo"
     with lost_processes():

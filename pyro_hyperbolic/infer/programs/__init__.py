@@ -18,13 +18,17 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
     the name of the last site and a remedy.
 ``rewrites``
     brings a trace into a form that the compiler makes shareable and faster code of.
+``order``
+    keeps the compiler from a wrong order of the loops that it joins.
 ``timing``
     times the kernels among which the compiler can choose, as they run in a captured step.
 ``aside``
     is open around an evaluation without gradients that must leave no trace in the random numbers.
 ``match``
     compares the sites of a guide with those of its model: whether they are the same, and live on the same manifold.
+``warning``
+    warns at the line of the user, however many of our own lie between.
 
-Imports point one way: ``functional`` imports ``modes``, ``compiled`` imports ``rewrites`` and ``timing``, and
-``match`` imports ``aside``.
+Imports point one way: ``functional`` imports ``modes``, ``compiled`` imports ``rewrites``, ``order``, ``timing`` and
+``warning``, and ``match`` imports ``aside``.
 """

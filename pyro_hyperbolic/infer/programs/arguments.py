@@ -54,6 +54,30 @@ def narrowed(args: tuple[Any, ...], kwargs: dict[str, Any], start: int, stop: in
     return rebuild([t[start:stop] if t.dim() else t for t in inputs])
 
 
+def check_members(inputs: list[Tensor], count: int, data: bool = False) -> None:
+    """Refuse tensors that have not one part for each of the members of an ensemble.
+
+    :param data: each part must have rows too.
+    """
+    for t in inputs:
+        if t.dim() == 0:
+            raise ValueError("a tensor without dimensions has no part per member; pass a number, or use shared=True.")
+        if len(t) != count:
+            raise ValueError(
+                f"the first dimension of every tensor must be that of the {count} members, got shape {tuple(t.shape)};"
+                f" use shared=True to give all members the same data, or Minibatches with members={count}."
+            )
+        if data and t.dim() == 1:
+            raise ValueError(f"every tensor must have the shape (members, data, ...), got {tuple(t.shape)}.")
+
+
+def of_member(args: tuple[Any, ...], kwargs: dict[str, Any], i: int, count: int) -> tuple[Any, dict[str, Any]]:
+    """The arguments of one of ``count`` members, each of which has its own part of every tensor."""
+    inputs, rebuild = split_tensors(args, kwargs)
+    check_members(inputs, count)
+    return rebuild([t[i] for t in inputs])
+
+
 def as_arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What a loader yields as arguments: one, a tuple or list of several, or a dictionary of keywords."""
     if isinstance(batch, dict):

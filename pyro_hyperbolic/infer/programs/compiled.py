@@ -7,7 +7,7 @@ import copy
 import logging
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyro
@@ -17,14 +17,17 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from pyro_hyperbolic.infer.programs.order import kept_order
 from pyro_hyperbolic.infer.programs.rewrites import hasten, lift_constants, write_out_products
 from pyro_hyperbolic.infer.programs.timing import back_to_back
+from pyro_hyperbolic.infer.programs.warning import warn_user
 
 # Operations stay in the order of the trace, in which a likelihood and its derivative are near enough to each other to
 # become one kernel. The compiler's own order puts the densities of the latents between the two.
+_USUAL: dict[str, Any] = {"reorder_for_locality": False}
 # On a CPU a result of more than a few operations is kept: the long chains of geometry would be written out again in
 # every loop that uses them, which takes minutes to compile where a curvature is drawn.
-_USUAL: dict[str, Any] = {"reorder_for_locality": False, "realize_cpu_opcount_threshold": 8}
+_USUAL_ON_CPU: dict[str, Any] = _USUAL | {"realize_cpu_opcount_threshold": 8}
 # What the compiler is asked for on top where steps are short: tuned products, without a table of timings for each of
 # them, and small kernels in one launch.
 _TUNED: dict[str, Any] = {
@@ -39,7 +42,7 @@ _KNOWN: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
 _MOST_KNOWN = 64
 
 
-def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = False) -> Callable[..., Any]:
+def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = False) -> CompiledGraph:
     """``function`` traced on these inputs and compiled; of one shape, with all its Python run once.
 
     Dynamo cannot read a Pyro program (its handlers are context managers); tracing runs it. What the compiler fails on
@@ -65,10 +68,10 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
     hasten(graph)
     is_tuned = tune and any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
-    return _CompiledGraph(graph, out_spec, _TUNED if is_tuned else {})
+    return CompiledGraph(graph, out_spec, _TUNED if is_tuned else {})
 
 
-class _CompiledGraph:
+class CompiledGraph:
     """A graph that is compiled by its first call, unless one that computes the same is known.
 
     What the trace has met beside its inputs (parameters, constants) becomes inputs too, so that compiled code holds no
@@ -83,13 +86,17 @@ class _CompiledGraph:
 
     def __call__(self, *inputs: Any) -> Any:
         leaves = (*self._constants, *pytree.tree_leaves(inputs))
-        # What torch.compile would look at before every call, as far as code of this kind depends on it.
-        settings = _precision(), torch.are_deterministic_algorithms_enabled()
-        layouts = [(t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in leaves]
-        forms = (*settings, *layouts)
+        forms = _forms(leaves)
         run = self._runs.get(forms)
         out = self._first_call(forms, leaves) if run is None else run(*leaves)
         return pytree.tree_unflatten(out, self._out_spec)
+
+    def fixed(self, *inputs: Tensor) -> Callable[..., Sequence[Tensor]]:
+        """The same for tensors of the forms of these, which are not looked at again: a third of a short call's time."""
+        self(*inputs)
+        constants = self._constants
+        run = self._runs[_forms((*constants, *inputs))]
+        return lambda *inputs: run(*constants, *inputs)
 
     def _first_call(self, forms: Any, leaves: tuple[Any, ...]) -> Any:
         key = self._key(forms)
@@ -119,13 +126,16 @@ class _CompiledGraph:
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
         graph = copy.deepcopy(self._graph)
+        is_cuda = any(isinstance(t, Tensor) and t.is_cuda for t in leaves)
         if options and not any(isinstance(t, Tensor) and t.dim() and t.dtype == torch.float64 for t in leaves):
             write_out_products(graph)  # of geometry: float64 in a program of float32
-        with warnings.catch_warnings(), _quiet(), back_to_back():
+        with warnings.catch_warnings(), _quiet(), back_to_back(), kept_order():
             # Advice of the compiler: whether products may be less exact is for the user to say.
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
             # Of the compiler to its own authors, while it tunes.
             warnings.filterwarnings("ignore", message="TypedStorage is deprecated", category=UserWarning)
+            # Of one part of torch to another.
+            warnings.filterwarnings("ignore", message="`torch._prims_common.check`", category=FutureWarning)
             # Not by torch.compile: dynamo, which reads Python, would trace what has been traced, and look at every
             # input before every call, which takes as long as all else that is done outside of the kernels.
             # Without an environment of shapes, though all are numbers here, the compiler keeps nothing on disk.
@@ -133,7 +143,7 @@ class _CompiledGraph:
                 compiled: Any = compile_fx.compile_fx(
                     graph,
                     list(leaves),
-                    config_patches=_known(_USUAL | options),
+                    config_patches=_known((_USUAL if is_cuda else _USUAL_ON_CPU) | options),
                     ignore_shape_env=True,
                 )
             return compiled, compiled(*leaves)
@@ -143,11 +153,10 @@ class _CompiledGraph:
     ) -> Any:
         # What a process of the compiler raised comes with its traceback, so the last line says most.
         reason = (str(error.inner_exception).strip() or repr(error.inner_exception)).splitlines()[-1]
-        warnings.warn(
+        warn_user(
             f"torch's compiler failed ({reason}); these steps run uncompiled, which is slower but otherwise the same."
             " Pass compile=False to leave it out.",
             RuntimeWarning,
-            stacklevel=5,
         )
         self._runs[forms] = self._graph
         return self._graph(*leaves)
@@ -157,6 +166,13 @@ class _CompiledGraph:
         from torch._inductor import compile_fx, config  # slow to import, as above
 
         return self._graph.code, forms, compile_fx.compile_fx, config.get_hash(), tuple(self._options)
+
+
+def _forms(leaves: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What torch.compile would look at before every call, as far as code of this kind depends on it."""
+    settings = _precision(), torch.are_deterministic_algorithms_enabled()
+    layouts = [(t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in leaves]
+    return (*settings, *layouts)
 
 
 def _precision() -> Any:

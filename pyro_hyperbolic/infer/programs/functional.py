@@ -10,6 +10,7 @@ from typing import Any
 
 import pyro
 import torch
+from pyro.nn import PyroModule
 from pyro.params.param_store import normalize_param_name
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
@@ -78,9 +79,6 @@ class Parameters:
     def load_buffers(self, values: dict[str, Tensor]) -> None:
         """Copy values into the buffers."""
         here = self.buffers
-        other = sorted(key for key in here | values if key not in here or key not in values)
-        if other or any(here[key].shape != value.shape for key, value in values.items()):
-            raise ValueError("the state belongs to other programs: their buffers are not the same in both.")
         with torch.no_grad():
             for key, value in values.items():
                 here[key].copy_(value)
@@ -123,6 +121,12 @@ class Parameters:
     def without_module(self) -> list[str]:
         """Names of the parameters that live in Pyro's store alone."""
         return [name for name, tensor in self.tensors.items() if not isinstance(tensor, nn.Parameter)]
+
+    def unregistered(self) -> list[str]:
+        """Names of the parameters of modules that the programs do not tell Pyro about."""
+        known = {id(tensor) for tensor in self.tensors.values()}
+        named = [item for root in self.roots for item in root.named_parameters()]
+        return list(dict.fromkeys(name for name, parameter in named if id(parameter) not in known))
 
     def shapes(self) -> dict[str, torch.Size]:
         """Shapes of all parameters and buffers: what programs of the same structure share."""
@@ -284,6 +288,20 @@ class Found(Messenger):
         return {name for name, t in parameters.buffers.items() if id(t) in self._changed}
 
 
+def check_program(name: str, program: Any) -> None:
+    """Refuse what is no Pyro program, with a remedy where it is nearly one."""
+    if isinstance(program, type):
+        raise ValueError(f"{name} must be a function or a module, got the class {program.__name__}; pass an object.")
+    if not callable(program):
+        raise ValueError(f"{name} must be a function or a module, got {program!r}.")
+    is_called = type(program).__call__ in (nn.Module.__call__, PyroModule.__call__)
+    if is_called and getattr(program.forward, "__func__", None) is nn.Module.forward:
+        raise ValueError(
+            f"{name} must be a function or a module with a forward method, which {type(program).__name__} does not"
+            f" have; pass one of its methods, such as vae.{name.split()[0]}."
+        )
+
+
 def device_of(*programs: Program) -> torch.device | None:
     """Where the programs will run, as far as their modules tell."""
     modules = (module for program in programs for module in _modules_of(program))
@@ -321,6 +339,23 @@ def unknown_parameter(name: str) -> ValueError:
     return ValueError(
         f"parameter {name!r} was not there when the programs first ran with such arguments; let them create the same"
         " parameters in every run, or use pyro.infer.SVI."
+    )
+
+
+def no_parameters(found: Parameters) -> ValueError:
+    """The error of programs in which there is nothing to train."""
+    reason = "register modules with pyro.module, call PyroModules, or use pyro.param"
+    return ValueError(f"the programs have no parameters; {unregistered(found) or reason}.")
+
+
+def unregistered(found: Parameters) -> str:
+    """What to do about parameters of modules that Pyro does not know; empty if there are none."""
+    names = found.unregistered()
+    if not names:
+        return ""
+    return (
+        f"{names[0]!r} is a parameter of a module that Pyro is not told of (a PyroModule tells it where it is called,"
+        " not in its other methods); begin the method that reads it with pyro.module('name', self)"
     )
 
 

@@ -114,7 +114,7 @@ def manifold_of(distribution: Any) -> OnManifold | None:
 
 
 def single_value(constraint: Any) -> Any:
-    """The constraint inside of ``to_event``."""
+    """The constraint inside ``to_event``."""
     while isinstance(constraint, constraints.independent):
         constraint = constraint.base_constraint
     return constraint

@@ -48,7 +48,7 @@ class PointReparam(Reparam):
 
 
 def wrapped_as(fn: Any, inner: Any) -> Any:
-    """``inner`` inside of the ``to_event`` and ``mask`` that ``fn`` is inside of."""
+    """``inner`` inside the ``to_event`` and ``mask`` that ``fn`` is inside of."""
     if isinstance(fn, dist.Independent):
         return wrapped_as(fn.base_dist, inner).to_event(fn.reinterpreted_batch_ndims)
     if isinstance(fn, dist.MaskedDistribution):

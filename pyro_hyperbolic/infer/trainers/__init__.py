@@ -17,10 +17,12 @@ How a step of :class:`~pyro_hyperbolic.infer.FastSVI` flows through these files:
    where it is no longer finite, without waiting for the device. Now and then the loss is evaluated once more with
    validation, aside; in a run, ``later`` does so beside the steps that the device has been given.
 
-``ensemble`` is the same flow for many members. Their parameters are stacked before the first step, and the loss of one
-member with its gradient is mapped over the stack.
+``ensemble`` is the same flow for many members. ``members`` checks that they are alike. Their parameters are stacked
+before the first step, and the loss of one member with its gradient is mapped over the stack.
 
-Imports point one way: ``fast_svi`` and ``ensemble``, which do not know each other, import ``run`` -> ``minibatch``,
-``transfer``, ``optimiser`` -> ``adam`` -> ``adam_kernel``, ``graphs``, ``later`` and ``watch``; and from all of them to
-``bounds`` and ``programs``.
+``state`` checks what ``load_state_dict`` is given, in both.
+
+Imports point one way: ``fast_svi`` and ``ensemble`` -> ``members``, which do not know each other, import ``run`` ->
+``minibatch``, ``transfer``, ``optimiser`` -> ``adam`` -> ``adam_kernel``, ``graphs``, ``later``, ``state`` and
+``watch``; and from all of them to ``bounds`` and ``programs``.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -15,18 +14,29 @@ from torch.func import grad_and_value, vmap
 
 from pyro_hyperbolic.infer.bounds.marginal import check_arguments, iwae_estimates, log_weights
 from pyro_hyperbolic.infer.bounds.tensor_elbo import TensorLoss, tensor_loss
-from pyro_hyperbolic.infer.programs.arguments import as_arguments, signature, split_tensors, step_on
+from pyro_hyperbolic.infer.programs.arguments import (
+    as_arguments,
+    check_members,
+    of_member,
+    signature,
+    split_tensors,
+    step_on,
+)
 from pyro_hyperbolic.infer.programs.aside import aside
 from pyro_hyperbolic.infer.programs.compiled import compile_function, explained
-from pyro_hyperbolic.infer.programs.functional import Found, Parameters, Program, device_of
+from pyro_hyperbolic.infer.programs.functional import Found, Parameters, Program, device_of, unregistered
 from pyro_hyperbolic.infer.programs.modes import OutOfPlaceRandom
+from pyro_hyperbolic.infer.programs.warning import warn_user
 from pyro_hyperbolic.infer.trainers.graphs import CapturedSteps
-from pyro_hyperbolic.infer.trainers.later import Later, check_interval, interval
+from pyro_hyperbolic.infer.trainers.later import Later, checked_interval, interval
+from pyro_hyperbolic.infer.trainers.members import check_structure, checked_members, warn_of_attributes
 from pyro_hyperbolic.infer.trainers.minibatch import Epoch
-from pyro_hyperbolic.infer.trainers.optimiser import Factory, OneOptimiser
+from pyro_hyperbolic.infer.trainers.optimiser import Factory, OneOptimiser, checked_rates
 from pyro_hyperbolic.infer.trainers.run import run_steps
+from pyro_hyperbolic.infer.trainers.state import check_fits, check_state
 from pyro_hyperbolic.infer.trainers.transfer import Transfer
 from pyro_hyperbolic.infer.trainers.watch import NaNWatch
+from pyro_hyperbolic.ops.checks import checked_integer
 
 _EQUAL = 1e-3  # relative difference of a member's loss in the ensemble and alone, given the same noise
 
@@ -46,8 +56,8 @@ class EnsembleSVI:
     :param members: pairs ``(model, guide)`` of modules, or of methods of modules.
     :param optim: as for :class:`FastSVI`.
     :param loss: as for :class:`FastSVI`.
-    :param learning_rates: a learning rate per member, ``(E,)``, to start from; by default that of ``optim`` for all.
-        For optimisers whose step is proportional to it, with one learning rate for all parameters.
+    :param learning_rates: a learning rate per member, a list or ``(E,)``, to start from; by default that of ``optim``
+        for all. For optimisers whose step is proportional to it, with one learning rate for all parameters.
     :param capture: capture the step in a CUDA graph; by default on a CUDA device.
     :param compile: compile the loss and the gradient of all members together.
     :param randomness: ``"different"`` noise for each member, or the ``"same"`` for all.
@@ -68,25 +78,20 @@ class EnsembleSVI:
         optim: PyroOptim | Factory,
         loss: ELBO | TensorLoss,
         *,
-        learning_rates: Tensor | None = None,
+        learning_rates: Tensor | Sequence[float] | None = None,
         capture: bool | None = None,
         compile: bool = False,
         randomness: str = "different",
         validate_every: int | None = None,
     ) -> None:
-        if not members:
-            raise ValueError("members must hold at least one pair of model and guide.")
         if randomness not in ("different", "same"):
             raise ValueError(f"randomness must be 'different' or 'same', got {randomness!r}.")
-        if learning_rates is not None and learning_rates.shape != (len(members),):
-            raise ValueError(f"learning_rates must have shape ({len(members)},), got {tuple(learning_rates.shape)}.")
-        self.members = list(members)
+        self.members = checked_members(members)
         self.optim = optim
         self.loss = tensor_loss(loss)
-        self.learning_rates = learning_rates
-        check_interval(validate_every)
+        self.learning_rates = checked_rates(learning_rates, len(self.members))
         self.capture, self.compile, self.randomness = capture, compile, randomness
-        self.validate_every = validate_every
+        self.validate_every = checked_interval(validate_every)
         self.steps = 0
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
@@ -198,6 +203,8 @@ class EnsembleSVI:
         check_arguments(args)
         template, (model, guide) = self._parts()
         inputs, rebuild = split_tensors(args, kwargs)
+        if not shared:
+            check_members(inputs, len(self), data=True)
 
         def weights(batch: list[Tensor], count: int) -> Tensor:
             def one(values: dict[str, Tensor], buffers: dict[str, Tensor], own: list[Tensor]) -> Tensor:
@@ -211,7 +218,7 @@ class EnsembleSVI:
 
         # The first dimension is the one that is cut into chunks.
         rows = inputs if shared else [t.transpose(0, 1) for t in inputs]
-        pieces = max(1, chunk // len(self))
+        pieces = max(1, checked_integer("chunk", chunk, least=1) // len(self))
         return iwae_estimates(weights, rows, num_samples, pieces, standard_error, progress, compile)
 
     def state_dict(self) -> dict[str, Any]:
@@ -228,9 +235,11 @@ class EnsembleSVI:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state; before the first step it is applied as soon as the parameters are known."""
-        self._pending = state
-        if self._optimiser is not None:
-            self._apply_pending(self._optimiser)
+        check_state(state)
+        if self._optimiser is None:
+            self._pending = state
+        else:
+            self._apply(state, self._optimiser)
 
     def _parts(self) -> tuple[Parameters, tuple[Program, Program]]:
         assert self._template is not None
@@ -269,12 +278,12 @@ class EnsembleSVI:
         # One after the other, so that parameters that are drawn when the programs first run differ between members.
         with aside():
             for i, (model, guide) in enumerate(self.members):
-                own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
+                own_args, own_kwargs = self._of_member(args, kwargs, i, shared)
                 with pyro.get_param_store().scope(), Found(model, guide, undo=True) as result:
                     self.loss(model, guide, *own_args, **own_kwargs)
                 found.append(result.parameters)
                 self._changed |= result.changed(found[-1])
-        self._check_structure(found)
+        check_structure(found)
         self._template = found[0]
         for name in found[0].tensors:
             stack = torch.stack([other.tensors[name].detach() for other in found])
@@ -288,13 +297,14 @@ class EnsembleSVI:
                 self.buffers[name] = stack
                 for i, buffers in enumerate(own_buffers):
                     buffers[name].data = stack[i]
-        _warn_of_attributes(found)
+        warn_of_attributes(found)
         # A step that is refused leaves no optimiser behind, so that the next one is checked again.
         self._check_members(args, kwargs, shared)
         optimiser = self._make_optimiser()
         self._watch = NaNWatch()
         if self._pending is not None:
-            self._apply_pending(optimiser)
+            self._apply(self._pending, optimiser)
+            self._pending = None
         self._optimiser = optimiser
 
     def _make_optimiser(self) -> OneOptimiser:
@@ -307,24 +317,6 @@ class EnsembleSVI:
             device = next(iter(self.parameters.values())).device
             self._ratio = self.learning_rates.to(device) / rates.pop()
         return optimiser
-
-    @staticmethod
-    def _check_structure(found: list[Parameters]) -> None:
-        if not found[0].tensors:
-            raise ValueError("the members have no parameters; use PyroModules, or register modules with pyro.module.")
-        seen: set[int] = set()
-        for i, member in enumerate(found):
-            if member.shapes() != found[0].shapes():
-                raise ValueError(f"member {i} has other parameters or buffers than member 0; all must be alike.")
-            if member.without_module():
-                raise ValueError(
-                    f"member {i} has the parameters {member.without_module()} in Pyro's store, which all members would"
-                    " share; make them parameters of a module."
-                )
-            own = {id(t) for t in member.tensors.values()}
-            if own & seen:
-                raise ValueError(f"member {i} shares parameters with another member; give each a module of its own.")
-            seen |= own
 
     def _check_views(self) -> None:
         """Refuse to train a stack that the members have left."""
@@ -352,14 +344,14 @@ class EnsembleSVI:
 
     def _evaluate_aside(self, i: int, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
         """A member that fails must not stop the others: it is reported once, and not looked at again."""
-        own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
+        own_args, own_kwargs = self._of_member(args, kwargs, i, shared)
         model, guide = self.members[i]
         try:
             with aside(), pyro.get_param_store().scope(), Found(model, guide, undo=True):
                 self.loss(model, guide, *own_args, **own_kwargs)
         except ValueError as error:
             self._invalid.add(i)
-            warnings.warn(f"member {i}, step {self.steps}: {error}", stacklevel=4)
+            warn_user(f"member {i}, step {self.steps}: {error}")
 
     def _check_members(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> None:
         with aside():
@@ -367,38 +359,29 @@ class EnsembleSVI:
             torch.manual_seed(seed)
             together, _ = self._evaluate(args, kwargs, shared, "same")
             for i, (model, guide) in enumerate(self.members):
-                own_args, own_kwargs = (args, kwargs) if shared else self._slice(args, kwargs, i)
+                own_args, own_kwargs = self._of_member(args, kwargs, i, shared)
                 torch.manual_seed(seed)
                 with pyro.get_param_store().scope(), OutOfPlaceRandom(), Found(model, guide, undo=True):
                     alone = self.loss(model, guide, *own_args, **own_kwargs)
                 if not torch.allclose(together[i].double(), alone.double(), _EQUAL, _EQUAL, equal_nan=True):
+                    here = unregistered(self._parts()[0])
                     raise ValueError(
                         f"member {i} has loss {alone.item():.6g} alone but {together[i].item():.6g} in the ensemble: it"
                         " differs from member 0 in something that is neither a parameter nor a buffer; make it one."
+                        + (f" Here {here}." if here else "")
                     )
 
-    @staticmethod
-    def _slice(args: tuple[Any, ...], kwargs: dict[str, Any], i: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        inputs, rebuild = split_tensors(args, kwargs)
-        if any(t.dim() == 0 for t in inputs):
-            raise ValueError("a tensor without dimensions has no part per member; pass a number, or use shared=True.")
-        return rebuild([t[i] for t in inputs])
+    def _of_member(self, args: tuple[Any, ...], kwargs: dict[str, Any], i: int, shared: bool) -> Any:
+        return (args, kwargs) if shared else of_member(args, kwargs, i, len(self))
 
-    def _apply_pending(self, optimiser: OneOptimiser) -> None:
-        assert self._pending is not None
-        saved = self._pending["parameters"]
-        if {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in self.parameters.items()}:
-            raise ValueError("the state belongs to an ensemble of other members.")
-        buffers = self._pending["buffers"]
-        if {k: v.shape for k, v in buffers.items()} != {k: v.shape for k, v in self.buffers.items()}:
-            raise ValueError("the state belongs to an ensemble whose members differ in other buffers.")
-        optimiser.load_state_dict(self._pending["optimiser"])
+    def _apply(self, state: dict[str, Any], optimiser: OneOptimiser) -> None:
+        check_fits(state, self.parameters, self.buffers, "an ensemble of other members")
+        optimiser.load_state_dict(state["optimiser"])
         with torch.no_grad():
-            for own, given in ((self.parameters, saved), (self.buffers, buffers)):
+            for own, given in ((self.parameters, state["parameters"]), (self.buffers, state["buffers"])):
                 for name, tensor in own.items():
                     tensor.copy_(given[name])
-        self.steps = self._pending["steps"]
-        self._pending = None
+        self.steps = state["steps"]
         self._watch = NaNWatch()
         self._invalid.clear()
         self._graded = {name for name, t in self.parameters.items() if optimiser.torch.state.get(t)}
@@ -428,6 +411,8 @@ class EnsembleSVI:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool, randomness: str
     ) -> tuple[Tensor, dict[str, Tensor]]:
         inputs, rebuild = split_tensors(args, kwargs)
+        if not shared:
+            check_members(inputs, len(self))
         function = vmap(
             self._member_loss(rebuild, set()), in_dims=(0, 0, 0, None if shared else 0), randomness=randomness
         )
@@ -440,6 +425,8 @@ class EnsembleSVI:
         values = self._values()
         key = self._key(args, kwargs, shared)
         if key not in self._functions:
+            if not shared:
+                check_members(inputs, len(self))
             used: set[str] = set()
             function = vmap(
                 grad_and_value(self._member_loss(rebuild, used), has_aux=True),
@@ -468,7 +455,7 @@ class EnsembleSVI:
     def _with_gradient(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> set[str]:
         """The parameters that have a gradient: of the first member, by a run aside."""
         template, (model, guide) = self._parts()
-        args, kwargs = (args, kwargs) if shared else self._slice(args, kwargs, 0)
+        args, kwargs = self._of_member(args, kwargs, 0, shared)
         trained = [name for name, t in template.tensors.items() if t.requires_grad]
         tensors = [template.tensors[name] for name in trained]
         run = Found(model, guide, undo=True)
@@ -495,17 +482,3 @@ class EnsembleSVI:
         assert self._optimiser is not None
         changed = [*self.parameters.values(), *self.buffers.values(), *self._optimiser.state_tensors()]
         return changed, self._optimiser.tables
-
-
-def _warn_of_attributes(found: list[Parameters]) -> None:
-    """The programs of the first member run for all of them, with the numbers that it has as attributes."""
-    for i, member in enumerate(found):
-        for own, first in zip(member.modules, found[0].modules, strict=False):
-            theirs = vars(first)
-            for name, value in vars(own).items():
-                if isinstance(value, (bool, int, float)) and theirs.get(name, value) != value:
-                    warnings.warn(
-                        f"{type(own).__name__}.{name} is {value} in member {i} and {theirs[name]} in member 0, with"
-                        " which all are trained; make it a buffer if the programs read it.",
-                        stacklevel=4,
-                    )

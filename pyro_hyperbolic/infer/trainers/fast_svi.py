@@ -16,13 +16,22 @@ from pyro_hyperbolic.infer.bounds.tensor_elbo import TensorLoss, tensor_loss
 from pyro_hyperbolic.infer.programs.arguments import as_arguments, signature, split_tensors, step_on
 from pyro_hyperbolic.infer.programs.aside import aside
 from pyro_hyperbolic.infer.programs.compiled import compile_function, explained
-from pyro_hyperbolic.infer.programs.functional import Found, Parameters, Program, device_of, unknown_parameter
+from pyro_hyperbolic.infer.programs.functional import (
+    Found,
+    Parameters,
+    Program,
+    check_program,
+    device_of,
+    no_parameters,
+    unknown_parameter,
+)
 from pyro_hyperbolic.infer.programs.modes import ConstantsOnDevice, DecompositionsOnDevice, Unvalidated
 from pyro_hyperbolic.infer.trainers.graphs import CapturedSteps
-from pyro_hyperbolic.infer.trainers.later import Later, check_interval, interval
+from pyro_hyperbolic.infer.trainers.later import Later, checked_interval, interval
 from pyro_hyperbolic.infer.trainers.minibatch import Epoch
 from pyro_hyperbolic.infer.trainers.optimiser import Factory, OneOptimiser
 from pyro_hyperbolic.infer.trainers.run import run_steps
+from pyro_hyperbolic.infer.trainers.state import check_fits, check_state
 from pyro_hyperbolic.infer.trainers.transfer import Transfer
 from pyro_hyperbolic.infer.trainers.watch import NaNWatch
 
@@ -81,7 +90,6 @@ class FastSVI:
         compile: bool = False,
         validate_every: int | None = None,
     ) -> None:
-        check_interval(validate_every)
         if loss_and_grads is not None:
             raise ValueError("loss_and_grads must be None: the gradients are those of loss; or use pyro.infer.SVI.")
         if num_samples or num_steps:
@@ -89,11 +97,13 @@ class FastSVI:
                 f"num_samples and num_steps must be 0, got {num_samples} and {num_steps}: they belong to the deprecated"
                 " pyro.infer.SVI.run; call step or run, and draw posterior samples by pyro.infer.Predictive."
             )
-        self.model, self.guide, self.optim = model, guide, optim
         self.loss = tensor_loss(loss)
         self.num_samples, self.num_steps = num_samples, num_steps
         self.capture, self.compile = capture, compile
-        self.validate_every = validate_every
+        self.validate_every = checked_interval(validate_every)
+        check_program("model", model)
+        check_program("guide", guide)
+        self.model, self.guide, self.optim = model, guide, optim
         self.steps = 0
         self._parameters: Parameters | None = None
         self._optimiser: OneOptimiser | None = None
@@ -165,9 +175,11 @@ class FastSVI:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state; before the first step it is applied as soon as the parameters are known."""
-        self._pending = state
-        if self._optimiser is not None:
-            self._apply_pending()
+        check_state(state)
+        if self._optimiser is None:
+            self._pending = state
+        else:
+            self._apply(state)
 
     @property
     def _device(self) -> torch.device:
@@ -317,18 +329,18 @@ class FastSVI:
 
     def _resume(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Go on from the state that is waiting for the parameters to be known."""
+        assert self._pending is not None
         self._begin(args, kwargs)
         try:
-            self._apply_pending()
+            self._apply(self._pending)
+            self._pending = None
         except Exception:
             self._optimiser = None  # the next step must not go on without the state
             raise
 
     def _set_up(self, parameters: Parameters) -> None:
         if not parameters.tensors:
-            raise ValueError(
-                "the programs have no parameters; register modules with pyro.module, or use PyroModules or pyro.param."
-            )
+            raise no_parameters(parameters)
         self._graded &= parameters.tensors.keys()
         self._parameters = parameters
         self._compiled.clear()
@@ -353,22 +365,16 @@ class FastSVI:
         self._captured.clear()
         self._begun.clear()
 
-    def _apply_pending(self) -> None:
-        assert self._pending is not None
+    def _apply(self, state: dict[str, Any]) -> None:
         assert self._parameters is not None
         assert self._optimiser is not None
-        saved = {name: t.shape for name, t in self._pending["parameters"].items()}
-        here = {name: t.shape for name, t in self._parameters.tensors.items()}
-        other = sorted(name for name in saved | here if saved.get(name) != here.get(name))
-        if other:
-            raise ValueError(f"the state belongs to other programs: the parameters {other} are not the same in both.")
-        self._optimiser.load_state_dict(self._pending["optimiser"])
-        self._parameters.load_buffers(self._pending["buffers"])
+        check_fits(state, self._parameters.tensors, self._parameters.buffers, "other programs")
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._parameters.load_buffers(state["buffers"])
         with torch.no_grad():
             for name, tensor in self._parameters.tensors.items():
-                tensor.copy_(self._pending["parameters"][name])
-        self.steps = self._pending["steps"]
-        self._pending = None
+                tensor.copy_(state["parameters"][name])
+        self.steps = state["steps"]
         self._graded = self._stepped()
         self._watch = NaNWatch()
         self._forget_graphs()

@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 
+from pyro_hyperbolic.ops.checks import checked_integer
+
 # Steps between two validated evaluations. One takes as long as a hundred captured steps.
 _USUAL, _CAPTURED = 1_000, 10_000
 
 
-def check_interval(validate_every: int | None) -> None:
-    if validate_every is not None and validate_every < 1:
-        raise ValueError(f"validate_every must be a positive integer or None, got {validate_every}.")
+def checked_interval(validate_every: int | None) -> int | None:
+    """What a trainer was given, if it is a number of steps."""
+    return None if validate_every is None else checked_integer("validate_every", validate_every, least=1)
 
 
 def interval(validate_every: int | None, captured: bool) -> int:

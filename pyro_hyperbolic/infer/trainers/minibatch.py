@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from pyro_hyperbolic.ops.checks import checked_integer
 from pyro_hyperbolic.ops.rows import DenseRows, Rows, Stream, as_rows
 
 _SEEDS = 1 << 64  # that torch's generators know
@@ -21,7 +22,7 @@ class Minibatches:
     is no worker, no copy from the host and no synchronisation: a loader on the host would be the bottleneck of
     :class:`FastSVI` and :class:`EnsembleSVI`.
 
-    Several aligned tensors are given as a tuple or a dictionary, also one inside of another, and batches come alike:
+    Several aligned tensors are given as a tuple or a dictionary, also one inside another, and batches come alike:
     a tuple holds arguments of :meth:`FastSVI.step`, a dictionary its keywords. What has no rows (a number, ``None``) is
     in every batch as it is. Rows of a sparse tensor (``torch.sparse_csr``), or of
     :class:`~pyro_hyperbolic.ops.rows.SparseRows`, come out dense.
@@ -70,14 +71,14 @@ class Minibatches:
         rows = [as_rows(leaf) for leaf in self._leaves]
         self._rows = {i: r for i, r in enumerate(rows) if r is not None}
         self._streams = any(isinstance(r, Stream) for r in self._rows.values())
+        members = None if members is None else checked_integer("members", members, least=1)
         self._size = self._common_size(members, own_data)
-        for name, value in (("batch_size", batch_size), ("block_size", block_size), ("num_blocks", num_blocks)):
-            if value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value}.")
+        batch_size = checked_integer("batch_size", batch_size, least=1)
+        block_size = checked_integer("block_size", block_size, least=1)
+        num_blocks = checked_integer("num_blocks", num_blocks, least=1)
+        seed = checked_integer("seed", seed)
         if not -_SEEDS // 2 <= seed < _SEEDS:
             raise ValueError(f"seed must be between -2**63 and 2**64 - 1, got {seed}.")
-        if members is not None and members < 1:
-            raise ValueError(f"members must be a positive integer, got {members}.")
         if members is not None and self._streams:
             raise ValueError(
                 "members need tensors; for data that are read from elsewhere give all members the same batches,"
@@ -89,7 +90,7 @@ class Minibatches:
             )
         self.data, self.batch_size, self.seed, self.members = data, batch_size, seed, members
         self.own_data, self.drop_last = own_data, drop_last
-        self.block_size, self.num_blocks, self.device = block_size, num_blocks, device
+        self.block_size, self.num_blocks, self.device = block_size, num_blocks, _checked_device(device)
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -100,10 +101,13 @@ class Minibatches:
 
         :param start: leave the first ones out, which a run that goes on from there has seen.
         """
+        number, start = checked_integer("number", number), checked_integer("start", start, least=0)
+        if start > len(self):
+            raise ValueError(f"start must be at most {len(self)}, the number of batches in an epoch, got {start}.")
         # Also where it wraps round, different seeds give different numbers: the factor is odd.
         seed = (self.seed * 1_000_003 + number) % _SEEDS
         batches = self._streamed(seed, start) if self._streams else self._order(seed, start)
-        return Epoch(self, batches, max(0, len(self) - start))
+        return Epoch(self, batches, len(self) - start)
 
     def take(self, index: Tensor) -> Any:
         """The batch of some rows, of data that are tensors."""
@@ -184,7 +188,12 @@ class Minibatches:
             sizes = {t.shape[1] for t in tensors if t is not None}
         else:
             sizes = {len(rows) for rows in self._rows.values()}
-        if not sizes or 0 in sizes:
+        if not sizes:
+            raise ValueError(
+                "data must hold tensors or arrays with rows (N, ...), got none in"
+                f" {', '.join(sorted({type(leaf).__name__ for leaf in self._leaves})) or 'nothing'}."
+            )
+        if 0 in sizes:
             raise ValueError("data must not be empty.")
         if len(sizes) > 1:
             raise ValueError(f"all parts of data must have the same number of rows, got {sorted(sizes)}.")
@@ -232,6 +241,15 @@ class Epoch(Iterator[Any]):
     def skip(self, count: int) -> None:
         """Leave the next batches out: they have been taken by their rows."""
         self._place += count
+
+
+def _checked_device(device: Any) -> Any:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device must be one that torch finds here, got {device!r} ({reason}).") from error
+    return device
 
 
 def _take(rows: Any, index: Tensor, own: Tensor | None) -> Tensor:

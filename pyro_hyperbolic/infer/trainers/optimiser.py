@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import warnings
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from pyro.params.param_store import module_from_param_with_module_name, normaliz
 from torch import Tensor
 from torch.optim import Optimizer
 
+from pyro_hyperbolic.infer.programs.warning import warn_user
 from pyro_hyperbolic.infer.trainers.adam import OneLaunch
 
 Factory = Callable[[Any], Optimizer]
@@ -61,9 +62,7 @@ class OneOptimiser:
         self._clip: list[tuple[Tensor, dict[str, Any]]] = []
         self._launched: tuple[Optimizer, OneLaunch] | None = None
         if not isinstance(optim, PyroOptim):
-            if not callable(optim):
-                raise ValueError(f"optim must be a PyroOptim or a function of the parameters, got {optim!r}.")
-            self.torch = optim(list(tensors.values()))
+            self.torch = _made_by(optim, list(tensors.values()))
             self.captured = _can_capture("capturable" in self.torch.defaults, type(self.torch), capture, self._device)
             if self.captured:
                 for group in self.torch.param_groups:
@@ -273,6 +272,38 @@ class OneOptimiser:
         return stale
 
 
+def checked_rates(learning_rates: Tensor | Sequence[float] | None, count: int) -> Tensor | None:
+    """Learning rates of the members of an ensemble, as a tensor."""
+    if learning_rates is None:
+        return None
+    try:
+        rates = torch.as_tensor(learning_rates)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"learning_rates must be {count} numbers, one per member, got {learning_rates!r}.") from None
+    if rates.shape != (count,):
+        raise ValueError(f"learning_rates must have shape ({count},), one per member, got {tuple(rates.shape)}.")
+    for i, rate in enumerate(rates.tolist()):
+        if not 0 <= rate < math.inf:
+            raise ValueError(f"learning_rates must be finite and not negative, got {rate:g} for member {i}.")
+    return rates
+
+
+def _made_by(optim: Any, tensors: list[Tensor]) -> Optimizer:
+    """What a function of the user's makes of the parameters."""
+    of_pyro = inspect.isfunction(optim) and optim.__module__.startswith("pyro.optim")
+    if of_pyro or (isinstance(optim, type) and issubclass(optim, PyroOptim)):
+        raise ValueError(
+            f"optim must be called with its options, got {optim.__name__}; pass {optim.__name__}({{...}})."
+        )
+    if not callable(optim):
+        remedy = "; pass lambda parameters: torch.optim.Adam(parameters)" if isinstance(optim, Optimizer) else ""
+        raise ValueError(f"optim must be a PyroOptim or a function of the parameters, got {optim!r}{remedy}.")
+    made = optim(tensors)
+    if not isinstance(made, Optimizer):
+        raise ValueError(f"optim must return a torch optimiser, got {type(made).__name__}.")
+    return made
+
+
 def _optimiser_of(entry: Any) -> Any:
     """The torch optimiser of what a ``PyroOptim`` keeps, which may be a schedule of it."""
     return getattr(entry, "optimizer", entry)
@@ -282,7 +313,11 @@ def _state_of(entry: Any) -> dict[str, Any]:
     """As Pyro saves it."""
     own = _optimiser_of(entry)
     state = type(own).state_dict(own)
-    return state if own is entry else {"scheduler": type(entry).state_dict(entry), "optimizer": state}
+    if own is entry:
+        return state
+    # A schedule takes all its attributes for its state, also the one by which that of a stack is refused.
+    schedule = {name: value for name, value in type(entry).state_dict(entry).items() if value is not _refuse_state}
+    return {"scheduler": schedule, "optimizer": state}
 
 
 def _load(entry: Any, state: dict[str, Any]) -> None:
@@ -339,15 +374,23 @@ def _options(options: Any, name: str) -> dict[str, Any]:
 
 def _can_capture(possible: bool, constructor: Any, capture: bool | None, device: torch.device) -> bool:
     wanted = device.type == "cuda" if capture is None else capture
+    if wanted and possible:
+        _check_device(device)
     if not wanted or possible:
         return wanted
     problem = f"steps of {constructor.__name__} cannot be captured in a CUDA graph"
     if capture is None:
-        warnings.warn(
-            f"{problem} and run without one; pyro.optim.Adam can be captured (clip_args clips).", stacklevel=5
-        )
+        warn_user(f"{problem} and run without one; pyro.optim.Adam can be captured (clip_args clips).")
         return False
     raise ValueError(f"{problem}; use pyro.optim.Adam (clip_args clips), or capture=False.")
+
+
+def _check_device(device: torch.device) -> None:
+    if device.type != "cuda":
+        raise ValueError(
+            f"capture=True needs parameters on a CUDA device, they are on {device}; move the modules there, or leave"
+            " capture out."
+        )
 
 
 def _captured_options(rate: float | Tensor, device: torch.device) -> dict[str, Any]:

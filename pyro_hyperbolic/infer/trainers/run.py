@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic.infer.trainers.minibatch import Epoch
+from pyro_hyperbolic.infer.trainers.minibatch import Epoch, Minibatches
 
 # Steps in one captured graph: enough to take the host out, few enough that an interrupt is soon heard.
 _FEWEST, _MOST = 24, 64
@@ -33,7 +33,7 @@ def run_steps(
     total = operator.length_hint(batches) or None  # also of a loader that has a length but cannot tell it
     losses: list[Tensor] = []
     with tqdm(total=total, unit=" steps", disable=None if progress else True) as bar:
-        source = iter(batches)
+        source = _iterator(batches)
         while True:
             together = _next_block(source, block)
             if together is None:
@@ -44,6 +44,20 @@ def run_steps(
                 together = step(transfer(batch)).unsqueeze(0)
             losses.append(together)
             bar.update(len(together))
+
+
+def _iterator(batches: Any) -> Any:
+    """Of the batches, or an error that says what to pass."""
+    remedy = "a list of batches or a DataLoader"
+    if isinstance(batches, Minibatches):
+        remedy = "one of its epochs, batches.epoch(1)"
+    elif not isinstance(batches, (str, Mapping)):
+        try:
+            return iter(batches)
+        except TypeError:
+            if hasattr(batches, "__iter__"):
+                raise  # of its own
+    raise ValueError(f"batches must be an iterable of batches, got {type(batches).__name__}; pass {remedy}.")
 
 
 def _next_block(source: Any, block: Callable[[Epoch, Tensor], Tensor | None]) -> Tensor | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from pyro_hyperbolic.infer.programs.warning import warn_user
 
 
 class NaNWatch:
@@ -71,4 +72,4 @@ class NaNWatch:
             if step >= 0 and i not in self._reported:
                 self._reported.add(i)
                 which = f"the loss of member {i}" if first.dim() else "the loss"
-                warnings.warn(f"{which} is not finite since step {step}", stacklevel=5)
+                warn_user(f"{which} is not finite since step {step}")

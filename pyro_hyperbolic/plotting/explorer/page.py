@@ -51,7 +51,7 @@ class Explorer:
         # A block of its own, so that no name meets one of the browser.
         script = f'"use strict";\n{{\n{script}}}\n'
         style = (web / "style.css").read_text("utf-8")
-        # JSON inside of a script element: no character of the data can end the element.
+        # JSON inside a script element: no character of the data can end the element.
         data = json.dumps(self._content, allow_nan=False)
         for character in "<>&":
             data = data.replace(character, f"\\u{ord(character):04x}")

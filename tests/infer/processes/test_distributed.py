@@ -157,6 +157,20 @@ class TestErrors:
         with pytest.raises(ValueError, match="give the loss max_plate_nesting"):
             DistributedSVI(module.model, module.guide, adam(), Trace_ELBO(num_particles=2, vectorize_particles=True))
 
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"loss": Trace_ELBO}, r"got the class Trace_ELBO; pass loss=Trace_ELBO\(\)"),
+            ({"model": None}, "model must be a function or a module, got None"),
+            ({"validate_every": 1.5}, "validate_every must be a positive integer, got 1.5"),
+        ],
+    )
+    def test_arguments(self, options: dict[str, Any], message: str) -> None:
+        module = vae()
+        usual = {"model": module.model, "guide": module.guide, "optim": adam(), "loss": Trace_ELBO()}
+        with pytest.raises(ValueError, match=message):
+            DistributedSVI(**usual | options)
+
     def test_the_plate_must_be_there(self) -> None:
         module = vae()
         svi = DistributedSVI(module.model, module.guide, adam(), Trace_ELBO(), plate="rows")

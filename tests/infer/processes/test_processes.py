@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -50,8 +52,9 @@ def test_place_needs_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("environment")
-def test_timeout_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="timeout must be positive, got 0"), process_group(timeout=0):
+@pytest.mark.parametrize("timeout", [0, math.nan, "a minute"])
+def test_timeout_must_be_positive(timeout: Any) -> None:
+    with pytest.raises(ValueError, match=f"timeout must be positive, got {timeout!r}"), process_group(timeout=timeout):
         pass
 
 

@@ -10,7 +10,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import Trace_ELBO
+from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 from torch import Tensor, nn
 
 from pyro_hyperbolic.infer import FastSVI, log_marginal_likelihood
@@ -161,3 +161,46 @@ def test_the_compiler_runs_once() -> None:
     for _ in range(2):
         log_marginal_likelihood(programs.model, programs.guide, x, num_samples=6, compile=True)
     assert counters["aot_autograd"]["total"] == before > 0
+
+
+def trained(model: Any, y: Tensor, loss: Any, **settings: Any) -> Tensor:
+    """Losses of twenty steps and the table that they end with."""
+    pyro.clear_param_store()
+    svi = FastSVI(model, lambda y: None, pyro.optim.Adam({"lr": 0.02}), loss, **settings)
+    return torch.cat([svi.run([y] * 20), pyro.param("table").detach().flatten()])
+
+
+def test_gradients_of_selected_rows() -> None:
+    """With the real compiler, which would read the sums over the rows that an index selects before they are made."""
+    groups = torch.tensor([4, 0, 3, 0, 3, 4, 1])
+
+    def model(y: Tensor) -> None:
+        table = pyro.param("table", lambda: torch.linspace(-1.0, 1.0, 15).view(5, 3).sin())
+        rows = table[groups]
+        shift = (rows * y).tanh()
+        weights = torch.softmax(table[groups.flip(0)] + shift, -1)
+        pyro.factor("energy", (weights * rows).sum() + (torch.softmax(table, -1)[groups] * shift).sum())
+
+    y = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    same(trained(model, y, Trace_ELBO(), compile=True), trained(model, y, Trace_ELBO()), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
+)
+def test_gradients_of_a_markov_chain(device: str) -> None:
+    """Likewise in every step of a chain, by what its states select."""
+
+    def model(y: Tensor) -> None:
+        start = 0.5 * torch.eye(3, device=device) + 0.5 / 3
+        move = pyro.param("table", start, constraint=dist.constraints.simplex)
+        loc = pyro.param("loc", torch.linspace(-1.0, 2.0, 3, device=device))
+        with pyro.plate("chains", len(y), dim=-1):
+            z: Any = 0
+            for t in pyro.markov(range(y.shape[1])):
+                z = pyro.sample(f"z{t}", dist.Categorical(move[z]), infer={"enumerate": "parallel"})
+                pyro.sample(f"y{t}", dist.Normal(loc[z], 0.5), obs=y[:, t])
+
+    y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)).to(device)
+    loss = TraceEnum_ELBO(max_plate_nesting=1)
+    same(trained(model, y, loss, compile=True), trained(model, y, loss), 1e-5)

@@ -15,6 +15,7 @@ import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Euclidean, PoincareBall, Product
 from pyro_hyperbolic.infer import (
     AutoWrappedNormal,
+    FastNUTS,
     FastSVI,
     check_model_guide,
     with_drawn_curvature,
@@ -33,9 +34,10 @@ def test_chains_on_the_program_as_it_is_say_what_to_do(chart, kernel, validate):
 
 
 @pytest.mark.filterwarnings("ignore")  # the tracer's
-def test_compiled_chains_say_what_to_do():
+@pytest.mark.parametrize(("kernel", "options"), [(NUTS, {"jit_compile": True}), (FastNUTS, {})])
+def test_compiled_chains_say_what_to_do(kernel, options):
     with pytest.raises(ValueError, match=REMEDY):
-        run(NUTS, distances(), jit_compile=True)
+        run(kernel, distances(), **options)
 
 
 @pytest.mark.parametrize("trainer", [SVI, FastSVI])

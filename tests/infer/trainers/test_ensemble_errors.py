@@ -10,10 +10,12 @@ import pyro.optim
 import pytest
 import torch
 from pyro.infer import Trace_ELBO
-from torch import Tensor
+from pyro.nn import PyroModule, PyroParam
+from torch import Tensor, nn
+from torch.distributions import constraints
 
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.infer import EnsembleSVI
+from pyro_hyperbolic.infer import EnsembleSVI, Minibatches
 from pyro_hyperbolic.models import HyperbolicVAE
 from tests.infer.trainers.ensembles import adam, build, data, ensemble, wrapped
 
@@ -71,19 +73,126 @@ class TestRefused:
         with pytest.raises(ValueError, match="no parameters"):
             EnsembleSVI([(program, program)], adam(), Trace_ELBO()).step(shared=True)
 
-    def test_wrong_number_of_batches(self):
-        svi = ensemble(build("wrapped"))
-        for size in (2, 4):
-            with pytest.raises((ValueError, IndexError)):
-                svi.step(torch.rand(size, 5, 6))
+    @pytest.mark.parametrize("started", [False, True])
+    @pytest.mark.parametrize("size", [1, 2, 4])
+    def test_wrong_number_of_batches(self, size, started):
+        svi, x = ensemble(build("wrapped")), torch.rand(size, 5, 6)
+        if started:
+            svi.step(torch.rand(5, 6), shared=True)
+        evaluations = [svi.step, svi.evaluate_loss]
+        if started:
+            evaluations.append(lambda x: svi.log_marginal_likelihood(x, shared=False, num_samples=2))
+        for evaluate in evaluations:
+            with pytest.raises(ValueError, match=rf"of the 3 members, got shape \({size}, 5, 6\); use shared=True"):
+                evaluate(x)
+        assert svi.step(torch.rand(3, 5, 6)).isfinite().all()
 
-    def test_arguments(self):
-        with pytest.raises(ValueError, match="at least one pair"):
-            EnsembleSVI([], adam(), Trace_ELBO())
-        with pytest.raises(ValueError, match="randomness must be 'different' or 'same', got 'error'"):
-            ensemble(build("wrapped"), randomness="error")
-        with pytest.raises(ValueError, match=r"learning_rates must have shape \(3,\), got \(2,\)"):
-            ensemble(build("wrapped"), learning_rates=torch.ones(2))
+    def test_batches_of_all_members(self):
+        """An epoch of ``Minibatches`` without members."""
+        with pytest.raises(ValueError, match=r"got shape \(5, 6\); use shared=True .* or Minibatches with members=3"):
+            ensemble(build("wrapped")).run(Minibatches(torch.rand(10, 6), 5).epoch(1))
+
+    @pytest.mark.parametrize(
+        ("x", "options", "message"),
+        [
+            (torch.rand(4, 6), {"chunk": 0}, "chunk must be a positive integer, got 0"),
+            (torch.rand(3), {"shared": False}, r"must have the shape \(members, data, ...\), got \(3,\)"),
+        ],
+    )
+    def test_estimates(self, x, options, message):
+        svi = ensemble(build("wrapped"))
+        svi.step(torch.rand(4, 6), shared=True)
+        with pytest.raises(ValueError, match=message):
+            svi.log_marginal_likelihood(x, num_samples=2, **options)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"randomness": "error"}, "randomness must be 'different' or 'same', got 'error'"),
+            ({"learning_rates": torch.ones(2)}, r"learning_rates must have shape \(3,\), one per member, got \(2,\)"),
+            ({"learning_rates": [0.1, 0.2]}, r"learning_rates must have shape \(3,\), one per member, got \(2,\)"),
+            ({"learning_rates": 0.1}, r"learning_rates must have shape \(3,\), one per member, got \(\)"),
+            ({"learning_rates": "abc"}, "learning_rates must be 3 numbers, one per member, got 'abc'"),
+            ({"learning_rates": [0.1, -0.2, 0.3]}, "must be finite and not negative, got -0.2 for member 1"),
+            ({"learning_rates": torch.tensor([0.1, 0.2, torch.nan])}, "not negative, got nan for member 2"),
+            ({"loss": Trace_ELBO}, r"got the class Trace_ELBO; pass loss=Trace_ELBO\(\)"),
+            ({"validate_every": "x"}, "validate_every must be a positive integer, got 'x'"),
+        ],
+        ids=str,
+    )
+    def test_arguments(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            ensemble(build("wrapped"), **options)
+
+    @pytest.mark.parametrize(
+        ("members", "message"),
+        [
+            (lambda m: [], "members must hold at least one pair"),
+            (lambda m: None, r"members must be a list of pairs \(model, guide\), got NoneType"),
+            (
+                lambda m: [m.model, m.guide],
+                r"member 0 must be a pair .* got method; of one pair pass \[\(model, guide\)\]",
+            ),
+            (lambda m: [(m.model, m.guide), m], "member 1 must be a pair .* got HyperbolicVAE"),
+            (lambda m: [(m.model, m.guide, 1)], "member 0 must be a pair .* got 3 of them"),
+            (lambda m: ["ab"], "member 0 must be a pair .* got str"),
+            (lambda m: [(m.model, None)], "guide of member 0 must be a function or a module, got None"),
+            (lambda m: [(m, m)], r"model of member 0 must .* forward method, .* such as vae\.model"),
+        ],
+    )
+    def test_members(self, members, message):
+        with pytest.raises(ValueError, match=message):
+            EnsembleSVI(members(wrapped()), adam(), Trace_ELBO())
+
+    def test_a_step_that_is_captured_needs_a_cuda_device(self):
+        with pytest.raises(ValueError, match="capture=True needs parameters on a CUDA device, they are on cpu"):
+            ensemble(build("wrapped"), capture=True).step(torch.rand(3, 6), shared=True)
+
+
+class Aside(PyroModule):
+    """A PyroModule that is not called: Pyro does not see what its methods read."""
+
+    def __init__(self, scale: float, is_registered: bool = False) -> None:
+        super().__init__()
+        self.scale = PyroParam(torch.tensor(scale), constraints.positive)
+        self.layer = nn.Linear(2, 2)
+        self.is_registered = is_registered
+
+    def model(self, x: Tensor) -> None:
+        with pyro.plate("data", len(x)):
+            pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+
+    def guide(self, x: Tensor) -> None:
+        if self.is_registered:
+            pyro.module("aside", self)
+        with pyro.plate("data", len(x)):
+            pyro.sample("z", dist.Normal(self.layer(x), self.scale).to_event(1))
+
+
+class HalfAside(Aside):
+    """Pyro sees a part of it."""
+
+    def guide(self, x: Tensor) -> None:
+        pyro.module("layer", self.layer)
+        super().guide(x)
+
+
+class TestPyroModulesThatAreNotCalled:
+    remedy = r"'scale_unconstrained' is a parameter of a module that Pyro is not told of .*pyro\.module\('name', self\)"
+
+    @pytest.mark.parametrize(("kind", "trouble"), [(Aside, "no parameters; "), (HalfAside, "member 1 has loss .*")])
+    def test_are_named(self, kind, trouble):
+        members = [kind(scale) for scale in (0.5, 2.0)]
+        svi = EnsembleSVI([(m.model, m.guide) for m in members], adam(), Trace_ELBO())
+        with pytest.raises(ValueError, match=trouble + self.remedy):
+            svi.step(torch.rand(3, 2), shared=True)
+
+    def test_the_remedy_helps(self):
+        members = [Aside(scale, is_registered=True) for scale in (0.5, 2.0)]
+        svi = EnsembleSVI([(m.model, m.guide) for m in members], adam(), Trace_ELBO())
+        svi.step(torch.rand(3, 2), shared=True)
+        assert members[0].scale != 0.5
+        assert members[1].scale != 2.0
 
 
 class TestValidation:
@@ -115,6 +224,12 @@ class TestValidation:
             losses.append(torch.stack([svi.step(*data(modules), shared=True) for _ in range(4)]))
         assert torch.equal(*losses)
 
-    def test_bad_interval(self):
-        with pytest.raises(ValueError, match="validate_every must be a positive integer or None, got 0"):
-            ensemble(build("wrapped"), validate_every=0)
+    def test_the_warnings_of_a_run_point_at_it(self):
+        vaes = [HyperbolicVAE(PoincareBall(1.0), 2, 5, hidden_dim=4, likelihood="normal") for _ in range(2)]
+        svi, x = ensemble(vaes, validate_every=1), torch.randn(6, 5)
+        svi.step(x, shared=True)
+        with torch.no_grad():
+            vaes[1].encoder.loc.bias.fill_(50.0)
+        with pytest.warns(UserWarning, match=r"member 1, step 1: .*coordinates end at") as record:
+            svi.run([x], shared=True)
+        assert record[0].filename == __file__

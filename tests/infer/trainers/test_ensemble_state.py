@@ -10,7 +10,7 @@ import pytest
 import torch
 from pyro.infer import Trace_ELBO
 
-from pyro_hyperbolic.infer import Minibatches, log_marginal_likelihood
+from pyro_hyperbolic.infer import EnsembleSVI, Minibatches, load_checkpoint, log_marginal_likelihood, save_checkpoint
 from tests.helpers import same
 from tests.infer.trainers.ensembles import STEPS, adam, build, data, ensemble, together, wrapped
 
@@ -142,6 +142,27 @@ class TestState:
         assert new.steps == 6
         for one, other in zip(modules, others, strict=True):
             assert torch.equal(one.encoder.loc.weight, other.encoder.loc.weight)
+
+    def test_of_a_schedule_goes_through_a_file(self, tmp_path):
+        def scheduled() -> pyro.optim.PyroOptim:
+            return pyro.optim.ExponentialLR(
+                {"optimizer": torch.optim.Adam, "optim_args": {"lr": 0.01}, "gamma": 0.5}, {"clip_norm": 5.0}
+            )
+
+        def epoch(svi: EnsembleSVI) -> torch.Tensor:
+            losses = svi.run([args] * 3, shared=True)
+            svi.optim.step()
+            return losses
+
+        modules = build("curvatures")
+        args = data(modules)
+        svi = ensemble(modules, scheduled())
+        epoch(svi)
+        save_checkpoint(svi.state_dict(), tmp_path / "state.pt")
+        expected = epoch(svi)
+        new = ensemble(build("curvatures"), scheduled())
+        new.load_state_dict(load_checkpoint(tmp_path / "state.pt"))
+        assert torch.equal(epoch(new), expected)
 
     def test_of_other_members(self):
         donor = ensemble(build("wrapped"))

@@ -98,7 +98,16 @@ def test_drop_last(members):
             {"batch_size": 2},
             r"have the same number of rows, got \[3, 4\]",
         ),
-        ({"data_size": 4}, {"batch_size": 2}, "data must not be empty"),
+        ({"data_size": 4}, {"batch_size": 2}, r"must hold tensors or arrays with rows \(N, ...\), got none in int"),
+        ([], {"batch_size": 2}, "must hold tensors or arrays with rows .* got none in nothing"),
+        *(
+            (torch.ones(3), {"batch_size": size}, f"batch_size must .* got {size!r}")
+            for size in (32.0, True, "a", None)
+        ),
+        (torch.ones(3), {"batch_size": 2, "members": 2.0}, "members must be a positive integer, got 2.0"),
+        *((torch.ones(3), {"batch_size": 2, "seed": s}, f"seed must be an integer, got {s!r}") for s in (1.5, None)),
+        (torch.eye(3).to_sparse(), {"batch_size": 2}, r"by rows, got torch.sparse_coo; .* \.to_sparse_csr\(\)"),
+        (np.ones(3), {"batch_size": 2, "device": "nowhere"}, "device must be one that torch finds here, got 'nowhere'"),
         (np.ones(3), {"batch_size": 2, "block_size": 0}, "block_size must be a positive integer, got 0"),
         (np.ones(3), {"batch_size": 2, "num_blocks": 0}, "num_blocks must be a positive integer, got 0"),
         (torch.ones(3), {"batch_size": 4, "drop_last": True}, "leaves no batch: 3 data do not fill one of 4"),
@@ -107,6 +116,29 @@ def test_drop_last(members):
 def test_errors(data, options, message):
     with pytest.raises(ValueError, match=message):
         Minibatches(data, **options)
+
+
+@pytest.mark.parametrize("data", [torch.ones(10), np.ones(10)], ids=["here", "read"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"number": "a"}, "number must be an integer, got 'a'"),
+        ({"number": 1.5}, "number must be an integer, got 1.5"),
+        ({"number": 1, "start": -1}, "start must be an integer of at least 0, got -1"),
+        ({"number": 1, "start": 6}, "start must be at most 5, the number of batches in an epoch, got 6"),
+    ],
+)
+def test_there_is_no_such_epoch(data, options, message):
+    batches = Minibatches(data, 2)
+    assert list(batches.epoch(1, start=5)) == []
+    with pytest.raises(ValueError, match=message):
+        batches.epoch(**options)
+
+
+def test_integers_of_numpy():
+    data = torch.arange(50)
+    same = Minibatches(data, np.int64(8), seed=np.int64(2**40))
+    assert torch.equal(orders(same, np.int64(3)), orders(Minibatches(data, 8, seed=2**40), 3))
 
 
 @pytest.mark.parametrize("seed", [2**62, 2**64 - 1, -(2**63), -1])

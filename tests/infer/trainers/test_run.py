@@ -325,3 +325,22 @@ def test_numbers_of_the_host_are_not_fixed_at_the_capture(compile: bool) -> None
 
     with torch._inductor.config.patch(fallback_random=True):
         same(losses(FastSVI, compile=compile), losses(SVI), 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("batches", "remedy"),
+    [
+        (Minibatches(torch.zeros(4, 3), 2, seed=0), "Minibatches; pass one of its epochs, batches.epoch"),
+        ({"x": torch.zeros(4, 3)}, "dict; pass a list of batches"),
+        ("abc", "str; pass a list"),
+        (5, "int; pass a list"),
+    ],
+)
+@pytest.mark.parametrize("trainer", ["single", "together"])
+def test_what_holds_no_batches_is_refused(batches: Any, remedy: str, trainer: str) -> None:
+    programs = vae(0, "cpu")
+    pair = programs.model, programs.guide
+    optim = pyro.optim.Adam({"lr": 1e-2})
+    svi = FastSVI(*pair, optim, Trace_ELBO()) if trainer == "single" else EnsembleSVI([pair], optim, Trace_ELBO())
+    with pytest.raises(ValueError, match=f"batches must be an iterable of batches, got {remedy}"):
+        svi.run(batches)
