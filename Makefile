@@ -34,7 +34,7 @@ test-gpu: $(STAMP) ## run the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 test-browser: $(STAMP) ## run the tests of the pages that need Chromium
-	$(TEST_ENV) $(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -m 'browser and not slow' tests/browser $(ARGS)
 
 lint: $(STAMP) ## check style
 	$(BIN)/ruff check .

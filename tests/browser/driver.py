@@ -143,8 +143,8 @@ class Page:
             raise RuntimeError(f"{script[:200]}: {answer['exceptionDetails']['exception'].get('description')}")
         return answer["result"].get("value")
 
-    def wait(self, condition: str, seconds: float = 30.0) -> None:
-        end = time.monotonic() + seconds
+    def wait(self, condition: str) -> None:
+        end = time.monotonic() + PATIENCE
         while not self.run(f"!!({condition})"):
             if time.monotonic() > end:
                 raise TimeoutError(f"never came: {condition}")
@@ -156,8 +156,8 @@ class Page:
         time.sleep(0.2)
         self.wait("!explorer.journey && explorer.wanted === '' && explorer.stride === 1")
 
-    def processor_time(self) -> float:
-        """Seconds that the page's own thread has computed, scripts and layout; waiting is not counted."""
+    def busy_time(self) -> float:
+        """Seconds that the page's own thread has spent on scripts and layout, by the clock."""
         metrics = self.call("Performance.getMetrics")["metrics"]
         return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
 

@@ -15,16 +15,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy.spatial import cKDTree
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Lorentz, PoincareBall, plotting
 from pyro_hyperbolic.geometry import Euclidean, Manifold, Sphere, Stereographic
-from tests.browser.driver import Browser, Page
+from tests.browser.driver import PATIENCE, Browser, Page
+from tests.browser.scene import DOUBLE, middle, seen_at, spread
 
 pytestmark = pytest.mark.browser
 
-DOUBLE = torch.float64
 SPACES: list[Manifold] = [
     PoincareBall(1.0),
     PoincareBall(0.3),
@@ -42,13 +41,6 @@ HOSTILE = [
     "مرحبا 🦊 \u2028 end",
     "&lt;b&gt; & <b>bold</b>",
 ]
-
-
-def spread(manifold: Manifold, count: int = 30, size: float = 1.0) -> torch.Tensor:
-    torch.manual_seed(0)
-    c = float(torch.as_tensor(manifold.c))
-    v = size * torch.randn(count, 2, dtype=DOUBLE) / (math.sqrt(abs(c)) or 1)
-    return manifold.from_normal_coords(None, v)
 
 
 @pytest.fixture
@@ -75,18 +67,6 @@ def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     with browser.page(tmp_path / "page.html") as found:
         yield found
         assert found.troubles() == []
-
-
-def middle(page: Page) -> tuple[float, float]:
-    left, top, width, height = page.box("#overlay")
-    return left + width / 2, top + height / 2
-
-
-def seen_at(page: Page, i: int) -> tuple[float, float]:
-    """Where a point is on the screen."""
-    left, top, _, _ = page.box("#overlay")
-    x, y = page.run(f"explorer.scene.toScreen(explorer.scene.placeOf({i}))")
-    return left + x, top + y
 
 
 def distances(page: Page) -> torch.Tensor:
@@ -330,7 +310,7 @@ def test_files(browser: Browser, page: Page, tmp_path: Path) -> None:
 
     def saved(name: str) -> bytes:
         path = folder / name
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE
         while not path.exists() or path.stat().st_size == 0:
             assert time.monotonic() < end
             time.sleep(0.05)
@@ -463,7 +443,7 @@ def test_in_a_notebook(browser: Browser, tmp_path: Path) -> None:
         f"<!doctype html><meta charset=utf-8>{shown}<script>explorer = {{frames: 1}}</script>"
     )
     with browser.page(tmp_path / "notebook.html") as page:
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE
         while True:
             page.screenshot(tmp_path / "notebook.png")
             image = np.asarray(Image.open(tmp_path / "notebook.png").convert("RGB"))
@@ -473,47 +453,3 @@ def test_in_a_notebook(browser: Browser, tmp_path: Path) -> None:
             assert time.monotonic() < end, "no dots were drawn"
             time.sleep(0.2)
         assert page.troubles() == []
-
-
-def seconds_per_frame(page: Page, seconds: float) -> float:
-    """Time of the page's thread for one frame while the pointer moves in a circle; what others take is not counted."""
-    x, y = middle(page)
-    page.mouse("mousePressed", x + 90, y, button="left", clickCount=1)
-    frames, spent = page.run("explorer.frames"), page.processor_time()
-    began, turn = time.monotonic(), 0
-    while time.monotonic() - began < seconds:
-        turn += 1
-        place = x + 90 * math.cos(turn / 8), y + 90 * math.sin(turn / 8)
-        page.mouse("mouseMoved", *place, button="left", buttons=1)
-    frames, spent = page.run("explorer.frames") - frames, page.processor_time() - spent
-    page.mouse("mouseReleased", *place, button="left", clickCount=1)
-    assert frames >= 2 * seconds
-    return spent / frames
-
-
-def test_twenty_thousand_points_with_edges_move_smoothly(browser: Browser, tmp_path: Path) -> None:
-    h = Lorentz(1.0)
-    points = spread(h, 20_000, 1.5)
-    _, nearest = cKDTree(h.to_poincare(points).numpy()).query(h.to_poincare(points).numpy(), 2)
-    edges = torch.from_numpy(nearest)
-    plotting.explore(points, h, tmp_path / "page.html", labels=torch.arange(20_000) % 20, edges=edges)
-    with browser.page(tmp_path / "page.html") as page:
-        page.rest()
-        for view in ("poincare", "klein", "equidistant"):
-            page.press(f"input[value={view}]")
-            page.rest()
-            assert min(seconds_per_frame(page, 2) for _ in range(3)) <= 1 / 30
-            page.rest()
-
-
-def test_a_million_points_respond(browser: Browser, tmp_path: Path) -> None:
-    h = Lorentz(1.0)
-    points = spread(h, 1_000_000, 1.5)
-    plotting.explore(points, h, tmp_path / "page.html", labels=torch.arange(1_000_000) % 10)
-    with browser.page(tmp_path / "page.html") as page:
-        page.rest()
-        assert min(seconds_per_frame(page, 2) for _ in range(3)) <= 1 / 15
-        page.rest()
-        page.click(*seen_at(page, 123_456))
-        page.rest()
-        assert page.run("explorer.focus.selected") >= 0
