@@ -96,10 +96,40 @@ def test_traced_steps(name: str, traced: None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["vae", "cvae, masked", "eight schools", "ss_vae"])
+@pytest.mark.parametrize("name", ["vae", "cvae, masked", "ss_vae"])
 def test_compiled_steps(name: str) -> None:
     with torch._inductor.config.patch(fallback_random=True):
         follows(name, compile=True)
+
+
+@pytest.mark.slow
+def test_compiled_steps_of_independent_draws() -> None:
+    """Compiled code takes them in an order of its own: not the numbers of ``SVI``, but their distribution."""
+
+    def trainer(**options: Any) -> tuple[FastSVI, Any]:
+        example = start("eight schools")
+        ((model, guide, loss),) = example.pairs
+        return FastSVI(model, guide, example.optim, loss, **options), example.calls[0][1]
+
+    def ends(svi: FastSVI, args: Any) -> Tensor:
+        """Losses and final parameters of runs from the same state, a row each."""
+        found = []
+        for _ in range(runs):
+            svi.load_state_dict(state)
+            losses = torch.stack([torch.as_tensor(svi.step(*args)).detach().clone() for _ in range(STEPS)])
+            found.append(torch.cat([losses, *(p.detach().flatten() for p in svi.named_parameters().values())]))
+        return torch.stack(found)
+
+    runs = 200
+    svi, args = trainer()
+    svi.step(*args)
+    state = svi.state_dict()
+    expected = ends(svi, args)
+    actual = ends(*trainer(compile=True))
+    assert expected.shape == actual.shape == (runs, STEPS + 20)
+    error = ((actual.var(0) + expected.var(0)) / runs).sqrt()
+    assert ((actual.mean(0) - expected.mean(0)).abs() < 4.5 * error).all()
+    assert ((actual.var(0) / expected.var(0)).log().abs() < 4.5 * (4 / runs) ** 0.5).all()
 
 
 @pytest.mark.parametrize("name", rows([name for name in EXAMPLES if name not in NOT_CAPTURED], {"ss_vae"}))
