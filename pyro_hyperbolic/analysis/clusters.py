@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from pyro_hyperbolic.analysis.inputs import checked_count, checked_points
+from pyro_hyperbolic.analysis.inputs import checked_points
 from pyro_hyperbolic.geometry import Manifold, frechet_mean
+from pyro_hyperbolic.ops.checks import checked_integer
 
 
 class Clusters(NamedTuple):
@@ -57,8 +58,8 @@ def k_means(
     [0, 0, 1, 2, 1]
     """
     x, space = checked_points("k_means", points, manifold)
-    checked_count("k_means", "restarts", restarts)
-    checked_count("k_means", "max_steps", max_steps)
+    checked_integer("k_means: restarts", restarts, least=1)
+    checked_integer("k_means: max_steps", max_steps, least=1)
     check_distinct("k_means", x, k)
     generator = torch.Generator().manual_seed(seed)
     best = min((lloyd(x, space, k, generator, max_steps) for _ in range(restarts)), key=lambda found: found.cost)
@@ -69,7 +70,7 @@ def k_means(
 
 def check_distinct(caller: str, x: Tensor, k: int) -> None:
     """Refuse a number of clusters that the points cannot fill."""
-    checked_count(caller, "k", k, most=len(x))
+    checked_integer(f"{caller}: k", k, least=1, most=len(x))
     distinct = len(torch.unique(x, dim=0))
     if distinct < k:
         raise ValueError(f"{caller}: k must be at most the number of different points, {distinct}, got {k}.")

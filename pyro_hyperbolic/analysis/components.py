@@ -10,6 +10,7 @@ from typing_extensions import Self
 
 from pyro_hyperbolic.analysis.widening import plain, widened
 from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.ops.checks import checked_integer
 
 # Points whose pairs are compared to say how much of their distances a projection keeps.
 _COMPARED = 2000
@@ -31,9 +32,7 @@ class Projection(ABC):
     explained_variance_ratio: float
 
     def __init__(self, dim: int = 2, seed: int = 0) -> None:
-        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"{type(self).__name__}: dim must be a positive integer, got {dim!r}.")
-        self.dim, self.seed = dim, seed
+        self.dim, self.seed = checked_integer(f"{type(self).__name__}: dim", dim, least=1), seed
         self._space: Manifold | None = None
 
     @torch.no_grad()

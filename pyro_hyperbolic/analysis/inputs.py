@@ -33,14 +33,6 @@ def checked_points(caller: str, points: Tensor, manifold: Manifold, fewest: int 
     return space.projx(points.double()), space
 
 
-def checked_count(caller: str, name: str, value: int, most: int | None = None) -> int:
-    """A positive integer, and at most ``most``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
-        wanted = "a positive integer" if most is None else f"an integer from 1 to {most}"
-        raise ValueError(f"{caller}: {name} must be {wanted}, got {value!r}.")
-    return value
-
-
 def checked_labels(caller: str, name: str, labels: Tensor, count: int) -> Tensor:
     """One integer for each of ``count`` points."""
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex() or labels.shape != (count,):

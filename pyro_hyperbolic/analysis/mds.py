@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.geometry import Lorentz, Manifold
 from pyro_hyperbolic.geometry.gromov import checked_distances
+from pyro_hyperbolic.ops.checks import checked_integer
 
 
 @torch.no_grad()
@@ -42,8 +43,7 @@ def hyperbolic_mds(distances: Tensor, dim: int, manifold: Manifold) -> Tensor:
     >>> torch.allclose(ball.pairwise_dist(found, found), distances)
     True
     """
-    if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-        raise ValueError(f"hyperbolic_mds: dim must be a positive integer, got {dim!r}.")
+    dim = checked_integer("hyperbolic_mds: dim", dim, least=1)
     if not isinstance(manifold, Manifold) or manifold.batch_shape.numel() != 1:
         raise ValueError(
             f"hyperbolic_mds: manifold must have one curvature, got {manifold!r}; pass for example PoincareBall(c=1.0)."

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from pyro_hyperbolic.analysis.clusters import check_distinct, lloyd, weighted_means
-from pyro_hyperbolic.analysis.inputs import checked_count, checked_points
+from pyro_hyperbolic.analysis.inputs import checked_points
 from pyro_hyperbolic.distributions import RiemannianNormal
 from pyro_hyperbolic.geometry import Manifold, frechet_mean
+from pyro_hyperbolic.ops.checks import checked_integer
 from pyro_hyperbolic.ops.tolerances import eps
 
 # Without a bound from below a component that shrinks to one point has an infinite likelihood.
@@ -120,8 +121,8 @@ def fit_mixture(
     torch.Size([3])
     """
     x, space = checked_points("fit_mixture", points, manifold)
-    checked_count("fit_mixture", "restarts", restarts)
-    checked_count("fit_mixture", "max_steps", max_steps)
+    checked_integer("fit_mixture: restarts", restarts, least=1)
+    checked_integer("fit_mixture: max_steps", max_steps, least=1)
     check_distinct("fit_mixture", x, k)
     if not tolerance >= 0:
         raise ValueError(f"fit_mixture: tolerance must not be negative, got {tolerance!r}.")

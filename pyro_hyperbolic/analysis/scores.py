@@ -10,11 +10,12 @@ from pyro.distributions import Normal
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from pyro_hyperbolic.analysis.inputs import checked_count, checked_labels, checked_points
+from pyro_hyperbolic.analysis.inputs import checked_labels, checked_points
 from pyro_hyperbolic.distributions import HyperbolicRadius
 from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.geometry.gromov import checked_distances
+from pyro_hyperbolic.ops.checks import checked_integer
 
 # Rows of a matrix of distances that are held at a time.
 _ROWS = 1024
@@ -52,7 +53,7 @@ def knn_accuracy(
         y, _ = checked_points("knn_accuracy", reference[0], manifold)
         theirs = checked_labels("knn_accuracy", "reference[1]", reference[1], len(y))
     classes, votes_for = torch.unique(theirs, return_inverse=True)
-    checked_count("knn_accuracy", "k", k, most=len(y) - (reference is None))
+    checked_integer("knn_accuracy: k", k, least=1, most=len(y) - (reference is None))
     # Less than one vote in all, in the order of nearness.
     votes = 1 + torch.arange(k, 0, -1, dtype=torch.float64, device=x.device) / (2 * k * k)
     right = 0
@@ -122,7 +123,7 @@ def batch_mixing(points: Tensor, batches: Tensor, manifold: Manifold, *, k: int 
     )
     if len(sizes) < 2:
         raise ValueError("batch_mixing: there must be at least two batches, got one: there is nothing to mix.")
-    checked_count("batch_mixing", "k", k, most=len(x) - 1)
+    checked_integer("batch_mixing: k", k, least=1, most=len(x) - 1)
     found = x.new_zeros(())
     for _, nearest in _neighbours(x, x, space, k, alone=True):
         found += torch.special.entr(one_hot(classes[nearest], len(sizes)).sum(-2).to(x) / k).sum()

@@ -10,6 +10,7 @@ from pyro.distributions import constraints
 from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
 
+from pyro_hyperbolic.ops.checks import checked_integer
 from pyro_hyperbolic.ops.special import safe_norm
 
 
@@ -35,8 +36,7 @@ class HypersphericalUniform(TorchDistribution):
         device: torch.device | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"HypersphericalUniform: dim must be a positive integer, got {dim!r}.")
+        dim = checked_integer("HypersphericalUniform: dim", dim, least=1)
         if dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"HypersphericalUniform: dtype must be float32 or float64, got {dtype}.")
         self.dim, self.dtype, self.device = dim, dtype, device

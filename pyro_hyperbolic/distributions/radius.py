@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions.utils import broadcast_all
 from typing_extensions import Self
 
-from pyro_hyperbolic.ops.checks import check_precision
+from pyro_hyperbolic.ops.checks import check_precision, checked_integer
 from pyro_hyperbolic.ops.tables import SCORE_MAX
 
 
@@ -37,9 +37,7 @@ class Radius(TorchDistribution):
         validate_args: bool | None = None,
     ) -> None:
         name = type(self).__name__
-        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"{name}: dim must be a positive integer, got {dim!r}.")
-        self.dim = dim
+        self.dim = checked_integer(f"{name}: dim", dim, least=1)
         scale, c = (_as_floating(f"{name}: {argument}", value) for argument, value in (("scale", scale), ("c", c)))
         try:
             self.scale, self.c = broadcast_all(scale, c)

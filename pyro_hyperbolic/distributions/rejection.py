@@ -38,6 +38,7 @@ from torch import Generator, Tensor
 
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.ops import radial
+from pyro_hyperbolic.ops.checks import checked_integer
 from pyro_hyperbolic.ops.special import tanhc
 
 _LOWEST_RATE = 1e-5  # at some 10^6 proposals a second it gives ten samples a second; less is no sampler
@@ -86,8 +87,7 @@ def sample_radius(
     >>> drawn.samples.shape, drawn.acceptance_rate > 0.9
     (torch.Size([1000]), True)
     """
-    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-        raise ValueError(f"sample_radius: num_samples must be a positive integer, got {num_samples!r}.")
+    num_samples = checked_integer("sample_radius: num_samples", num_samples, least=1)
     envelope = _build("sample_radius", radius, proposal)
     rate = float(envelope.acceptance_rate)
     if rate < _LOWEST_RATE:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.ops.checks import checked_integer
 from pyro_hyperbolic.ops.tolerances import metric_tolerance
 
 # All quadruples of this many points take minutes.
@@ -149,8 +150,7 @@ def _all_quadruples(d: Tensor) -> tuple[float, float]:
 
 
 def _sampled(d: Tensor, num_samples: int, seed: int) -> Tensor:
-    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-        raise ValueError(f"num_samples must be a positive integer, got {num_samples!r}.")
+    num_samples = checked_integer("num_samples", num_samples, least=1)
     generator = torch.Generator().manual_seed(seed)
     deltas = []
     for start in range(0, num_samples, _CHUNK):

@@ -10,6 +10,7 @@ from typing_extensions import Self
 
 from pyro_hyperbolic.geometry.framed import Space
 from pyro_hyperbolic.geometry.manifold import Manifold
+from pyro_hyperbolic.ops.checks import checked_integer
 from pyro_hyperbolic.ops.special import inverse_norm, safe_norm
 
 Factor = tuple[Manifold, int]
@@ -224,8 +225,7 @@ def _check_factor(factor: Factor | Product) -> Factor:
             f"a factor must be a pair of a space and its dimension, got {factor!r}; pass (Sphere(1.0), 2)."
         )
     space, dim = factor
-    if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-        raise ValueError(f"the dimension of the factor {space!r} must be a positive integer, got {dim!r}.")
+    dim = checked_integer(f"the dimension of the factor {space!r}", dim, least=1)
     space.ambient_dim(dim)  # a product refuses a dimension that is not its own
     return space, dim
 

@@ -20,7 +20,7 @@ from pyro_hyperbolic.models.likelihoods import Likelihood, build_likelihood
 from pyro_hyperbolic.models.params import register
 from pyro_hyperbolic.models.warm_up import WarmUp
 from pyro_hyperbolic.nn import Covariates, Decoder, Encoder, ManifoldModule, build_decoder
-from pyro_hyperbolic.ops.checks import inspectable
+from pyro_hyperbolic.ops.checks import checked_integer, inspectable
 
 Values = Mapping[str, Tensor]
 
@@ -429,6 +429,6 @@ def _check_batch(name: str, given: torch.Size, batch: torch.Size) -> None:
 
 def _as_shape(data_shape: tuple[int, ...] | int) -> tuple[int, ...]:
     shape = tuple(data_shape) if isinstance(data_shape, (tuple, list)) else (data_shape,)
-    if not shape or not all(isinstance(size, int) and size >= 1 for size in shape):
+    if not shape:
         raise ValueError(f"data_shape must be a positive integer or a tuple of them, got {data_shape!r}.")
-    return shape
+    return tuple(checked_integer("each size of data_shape", size, least=1) for size in shape)

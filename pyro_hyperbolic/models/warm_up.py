@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pyro_hyperbolic.ops.checks import checked_integer
+
 
 @dataclass(frozen=True)
 class WarmUp:
@@ -24,8 +26,7 @@ class WarmUp:
     end: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.num_steps, int) or self.num_steps < 1:
-            raise ValueError(f"num_steps must be a positive integer, got {self.num_steps!r}.")
+        checked_integer("num_steps", self.num_steps, least=1)
         if not (0 <= self.start < math.inf and 0 < self.end < math.inf):
             raise ValueError(f"start must be at least 0 and end positive, got {self.start!r} and {self.end!r}.")
 

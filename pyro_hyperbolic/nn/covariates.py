@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from pyro_hyperbolic.ops.checks import inspectable, validating
+from pyro_hyperbolic.ops.checks import checked_integer, inspectable, validating
 
 
 class Covariate(nn.Module):
@@ -79,10 +79,8 @@ class Embedding(_Categorical):
 
     def __init__(self, categories: int | Sequence[str], dim: int) -> None:
         super().__init__(categories)
-        if not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"dim must be a positive integer, got {dim!r}.")
-        self.size = dim
-        self.vectors = nn.Embedding(len(self.categories), dim)
+        self.size = checked_integer("dim", dim, least=1)
+        self.vectors = nn.Embedding(len(self.categories), self.size)
 
     def forward(self, value: Tensor) -> Tensor:
         return self.vectors(value)
@@ -97,10 +95,8 @@ class Continuous(Covariate):
 
     def __init__(self, size: int | None = None) -> None:
         super().__init__()
-        if size is not None and (not isinstance(size, int) or size < 1):
-            raise ValueError(f"size must be a positive integer or None, got {size!r}.")
         self._is_vector = size is not None
-        self.size = size or 1
+        self.size = 1 if size is None else checked_integer("size", size, least=1)
 
     def check(self, name: str, value: Tensor) -> None:
         if self._is_vector and (value.dim() == 0 or value.shape[-1] != self.size):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from pyro_hyperbolic.geometry import Lorentz
 from pyro_hyperbolic.nn.linear import GyroplaneLinear, Log0, MobiusLinear
 from pyro_hyperbolic.nn.manifold import ManifoldModule
-from pyro_hyperbolic.ops.checks import check_choice
+from pyro_hyperbolic.ops.checks import check_choice, checked_integer
 
 Layers = Callable[[], list[nn.Module]]
 _MULTIPLE = 4  # of columns: rows of 16 bytes in float32
@@ -97,7 +97,7 @@ class Encoder(nn.Module):
         self.data_shape = data_shape
         self._flattens = trunk is None
         if trunk is None:
-            _check_depth(num_hidden_layers)
+            checked_integer("num_hidden_layers", num_hidden_layers, least=1)
             inner = nn.Linear(math.prod(data_shape) + condition_dim, hidden_dim)
             trunk = nn.Sequential(inner, *hidden_layers([hidden_dim] * num_hidden_layers, activation, dropout))
         self.trunk = trunk
@@ -233,7 +233,7 @@ def build_decoder(
 ) -> Decoder:
     """The decoder of that name in ``DECODERS``; the other arguments are those of :class:`Encoder`."""
     check_choice("decoder", name, DECODERS)
-    _check_depth(num_hidden_layers)
+    checked_integer("num_hidden_layers", num_hidden_layers, least=1)
 
     def rest() -> list[nn.Module]:
         hidden = hidden_layers([hidden_dim] * num_hidden_layers, activation, dropout)
@@ -241,8 +241,3 @@ def build_decoder(
 
     embed, layers = DECODERS[name](manifold, latent_dim, hidden_dim, rest)
     return Decoder(embed, nn.Sequential(*layers), data_shape, condition_dim)
-
-
-def _check_depth(num_hidden_layers: int) -> None:
-    if not isinstance(num_hidden_layers, int) or num_hidden_layers < 1:
-        raise ValueError(f"num_hidden_layers must be a positive integer, got {num_hidden_layers!r}.")

@@ -69,7 +69,7 @@ def test_errors(name):
         (lambda: OneHot(0), "categories must be different names, or their number, got 0"),
         (lambda: OneHot(["a", "a"]), "categories must be different names"),
         (lambda: Embedding(3, 0), "dim must be a positive integer, got 0"),
-        (lambda: Continuous(0), "size must be a positive integer or None, got 0"),
+        (lambda: Continuous(0), "size must be a positive integer, got 0"),
         (lambda: build()(torch.zeros(4)), "covariates must be a dictionary .* got Tensor"),
     ],
 )
