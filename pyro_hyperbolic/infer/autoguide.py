@@ -11,6 +11,8 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.infer.autoguide import AutoNormal, init_to_feasible
+from pyro.infer.autoguide.utils import deep_setattr
+from pyro.nn import PyroParam
 from pyro.poutine.runtime import NonlocalExit
 from torch import Tensor
 from torch.distributions import biject_to, constraints
@@ -24,7 +26,7 @@ from pyro_hyperbolic.infer.programs.match import single_value
 class AutoWrappedNormal(AutoNormal):
     r"""A mean-field guide: wrapped normals for points of a manifold, and what ``AutoNormal`` has for all other latents.
 
-    A latent whose support is a ball or a hyperboloid (of any batch shape, also inside ``to_event``) is drawn from
+    A latent whose support is a manifold (of any batch shape, also inside ``to_event``) is drawn from
 
     .. math:: q(z) = \mathcal{N}(z \mid \exp_0(\ell/2), \operatorname{diag}(\sigma^2))
 
@@ -75,6 +77,13 @@ class AutoWrappedNormal(AutoNormal):
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         super()._setup_prototype(*args, **kwargs)
+        for name, site in self._sites():
+            point = single_value(site["fn"].support)
+            if isinstance(point, OnManifold):
+                # Pyro starts from the unconstrained coordinates, which are others where geodesics close.
+                loc = self._get_loc_and_scale(name)[0].detach()
+                loc = point.manifold.to_normal_coords(None, point.manifold.from_flat(loc))
+                deep_setattr(self.locs, name, PyroParam(loc, constraints.real, self._event_dims[name]))
         self._moving: set[str] = set()
         # As other tensors, so that a curvature that is a latent is not the same one.
         values = {name: site["value"].clone() for name, site in self._sites()}
@@ -112,7 +121,7 @@ class AutoWrappedNormal(AutoNormal):
         medians: dict[str, Tensor] = {}
         for name, site in self._sites():
             support = self._support(name, site, medians, args, kwargs)
-            medians[name] = biject_to(support)(self._get_loc_and_scale(name)[0]).clone()
+            medians[name] = _centre(support, self._get_loc_and_scale(name)[0]).clone()
         return medians
 
     @torch.no_grad()
@@ -146,8 +155,7 @@ class AutoWrappedNormal(AutoNormal):
         loc, scale = self._get_loc_and_scale(name)
         point = single_value(support)
         if isinstance(point, OnManifold):
-            manifold = point.manifold
-            distribution = WrappedNormal(manifold.from_normal_coords(None, loc), scale, manifold)
+            distribution = WrappedNormal(_centre(support, loc), scale, point.manifold)
             return distribution.to_event(self._event_dims[name] - 1)
         gaussian = dist.Normal(loc, scale).to_event(self._event_dims[name])
         if point is constraints.real:
@@ -188,3 +196,9 @@ class AutoWrappedNormal(AutoNormal):
         except NonlocalExit as found:
             return found.site["fn"].support
         raise ValueError(f"the model had a site {name!r} when the guide first ran, but has none now.")
+
+
+def _centre(support: Constraint, loc: Tensor) -> Tensor:
+    """What the parameters of a site say of its centre: the Fréchet mean of a point, the median of all else."""
+    point = single_value(support)
+    return point.manifold.from_normal_coords(None, loc) if isinstance(point, OnManifold) else biject_to(support)(loc)

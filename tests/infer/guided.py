@@ -8,11 +8,11 @@ from torch.distributions import constraints
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.geometry import Lorentz
+from pyro_hyperbolic.geometry import Lorentz, Sphere, Stereographic
 from pyro_hyperbolic.nn import ManifoldModule
 
 BALL = PoincareBall(0.7)
-CHARTS = [BALL, Lorentz(0.7), PoincareBall(0.0)]
+CHARTS = [BALL, Lorentz(0.7), PoincareBall(0.0), Sphere(0.7), Stereographic(0.7)]
 every_chart = pytest.mark.parametrize("chart", CHARTS, ids=repr)
 
 

@@ -52,6 +52,7 @@ def test_a_wrapped_normal_is_approximated_exactly(chart):
 
     guide = AutoWrappedNormal(model, init_loc_fn=init_to_value(values={"z": loc}), init_scale=0.5)
     assert abs(Trace_ELBO(num_particles=20).loss(model, guide)) < 1e-5
+    same(guide.median()["z"], loc, 1e-5)
 
 
 def test_it_has_one_shape_everywhere_as_AutoNormal_has_not():
