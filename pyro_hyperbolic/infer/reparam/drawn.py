@@ -118,6 +118,8 @@ def with_drawn_curvature(
     """
     if model is None:
         return functools.partial(with_drawn_curvature, centered=centered)
+    if not callable(model):
+        raise ValueError(f"model must be a Pyro program, got {model!r}; pass the function, method or module itself.")
     return _Model(model, DrawnCurvature(centered))
 
 

@@ -77,9 +77,11 @@ def test_each_site_by_itself(family):
     assert latents(with_drawn_curvature(program, centered=["a"])) == {"c", "a_coords", "b_base", "fixed"}
 
 
-def test_a_name_is_no_collection():
+def test_wrong_input():
     with pytest.raises(ValueError, match=r"collection of names of sites, got 'z'; for one site use \['z'\]"):
         with_drawn_curvature(FOUND["itself"], centered="z")
+    with pytest.raises(ValueError, match="model must be a Pyro program, got 3; pass the function"):
+        with_drawn_curvature(3)
 
 
 class Plain(PyroModule):
