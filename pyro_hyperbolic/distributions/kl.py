@@ -8,7 +8,8 @@ Gaussians. Two Riemannian normals with the same mean differ only in the radius:
     \mathrm{KL} = \log\frac{Z(\sigma_2)}{Z(\sigma_1)}
     + \tfrac12\,\mathbb{E}_{\sigma_1}[r^2] \left(\frac{1}{\sigma_2^2} - \frac{1}{\sigma_1^2}\right) .
 
-With different means there is no closed form. ``kl_divergence`` then raises ``NotImplementedError``, and Pyro's
+In :class:`~pyro_hyperbolic.geometry.Euclidean` space both are Gaussians, whatever their means. In all other
+spaces there is no closed form for different means. ``kl_divergence`` then raises ``NotImplementedError``, and Pyro's
 ``TraceMeanField_ELBO`` uses the Monte Carlo estimate. Means count as the same if they are the same tensor, or constants
 with equal values that can be inspected (see :func:`~pyro_hyperbolic.ops.checks.inspectable`). Whether two learned means
 happen to be equal at a step does not decide which estimator the step uses.
@@ -29,30 +30,36 @@ from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalU
 from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
 from pyro_hyperbolic.distributions.spherical import AngularDistribution, PowerSpherical, VonMisesFisher
 from pyro_hyperbolic.distributions.wrapped_normal import WrappedNormal
-from pyro_hyperbolic.geometry import Sphere
+from pyro_hyperbolic.geometry import Euclidean, Sphere
 from pyro_hyperbolic.ops.checks import inspectable
 
 
 @register_kl(WrappedNormal, WrappedNormal)
 def _kl_wrapped_wrapped(p: WrappedNormal, q: WrappedNormal) -> Tensor:
-    _check_means(p, q)
+    shift = _shift(p, q)
     if p._winds:
         raise NotImplementedError("no closed form for sums over windings; use a Monte Carlo estimate")
     if not (p._is_full or q._is_full):
         log_ratio = (p.scale / q.scale).log()
         gaussian = 0.5 * torch.expm1(2 * log_ratio) - log_ratio
-        return gaussian.sum(-1) * (p.dim / gaussian.shape[-1])  # an isotropic scale stands for all dimensions
+        divergence = gaussian.sum(-1) * (p.dim / gaussian.shape[-1])  # an isotropic scale stands for all dimensions
+        return divergence if shift is None else divergence + 0.5 * (shift / q.scale).square().sum(-1)
     ratio = torch.linalg.solve_triangular(_factor(q), _factor(p), upper=False)
     log_det = ratio.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return 0.5 * (ratio.square().sum((-2, -1)) - p.dim) - log_det
+    divergence = 0.5 * (ratio.square().sum((-2, -1)) - p.dim) - log_det
+    if shift is None:
+        return divergence
+    apart = torch.linalg.solve_triangular(_factor(q), shift.unsqueeze(-1), upper=False)
+    return divergence + 0.5 * apart.square().sum((-2, -1))
 
 
 @register_kl(RiemannianNormal, RiemannianNormal)
 def _kl_riemannian_riemannian(p: RiemannianNormal, q: RiemannianNormal) -> Tensor:
-    _check_means(p, q)
+    shift = _shift(p, q)
     radii = zip(p._radii, q._radii, strict=True)  # of one kind each, since the manifolds are equal
     terms = [a._divergence(b) for a, b in radii]  # type: ignore[arg-type]
-    return functools.reduce(torch.add, terms).to(p.loc.dtype)
+    divergence = functools.reduce(torch.add, terms).to(p.loc.dtype)
+    return divergence if shift is None else divergence + 0.5 * (shift / q.scale).square().sum(-1)
 
 
 @register_kl(VonMisesFisher, VonMisesFisher)
@@ -110,6 +117,15 @@ def _check_spaces(p: ManifoldNormal, q: ManifoldNormal) -> None:
             f"the distributions live on different manifolds, {p.manifold!r} and {q.manifold!r}; use the same manifold"
             " in both."
         )
+
+
+def _shift(p: ManifoldNormal, q: ManifoldNormal) -> Tensor | None:
+    """How far apart the means of two Gaussians are; nothing on other spaces, where they have to be the same."""
+    if isinstance(p.manifold, Euclidean):
+        _check_spaces(p, q)
+        return p.loc - q.loc
+    _check_means(p, q)
+    return None
 
 
 def _check_means(p: ManifoldNormal, q: ManifoldNormal) -> None:

@@ -1,5 +1,6 @@
 """Divergences in closed form, against Monte Carlo, quadrature and the Gaussian; and where there is none."""
 
+import itertools
 import math
 
 import pyro
@@ -13,7 +14,7 @@ from torch.distributions import kl_divergence
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.geometry import Lorentz
+from pyro_hyperbolic.geometry import Euclidean, Lorentz
 from tests.helpers import DTYPES, same
 
 BALL = PoincareBall(0.7)
@@ -145,6 +146,26 @@ def test_masked(law):
     mask = torch.tensor([True, False])
     p, q = (law(LOC, s, BALL).expand((2,)) for s in (0.5, 0.9))
     torch.testing.assert_close(kl_divergence(p.mask(mask), q.mask(mask)), kl_divergence(p, q) * mask)
+
+
+@pytest.mark.parametrize("shape", [(), (4,)])
+@pytest.mark.parametrize(("a", "b"), [*itertools.product(SCALES, SCALES), ("radius", "radius")])
+def test_flat_ones_are_gaussians_of_any_two_means(a, b, shape):
+    def build(kind, shift, factor):
+        loc = LOC.expand(*shape, 3) + shift
+        if kind == "radius":
+            scale = factor * 0.8
+            return hdist.RiemannianNormal(loc, scale, Euclidean()), scale * torch.eye(3, dtype=torch.float64), loc
+        scale = {name: factor * value for name, value in SCALES[kind].items()}
+        tril = {"number": lambda x: x * torch.eye(3, dtype=torch.float64), "diagonal": torch.diag, "full": lambda x: x}
+        return hdist.WrappedNormal(loc, manifold=Euclidean(), **scale), tril[kind](*scale.values()), loc
+
+    (p, p_tril, p_loc), (q, q_tril, q_loc) = build(a, 0.0, 1.0), build(b, torch.tensor([0.4, -1.0, 2.0]), 1.3)
+    expected = kl_divergence(
+        torch.distributions.MultivariateNormal(p_loc, scale_tril=p_tril),
+        torch.distributions.MultivariateNormal(q_loc, scale_tril=q_tril),
+    )
+    same(kl_divergence(p, q), expected, 1e-12)
 
 
 class TestMeans:
