@@ -61,7 +61,7 @@ def k_means(
     checked_integer("k_means: restarts", restarts, least=1)
     checked_integer("k_means: max_steps", max_steps, least=1)
     check_distinct("k_means", x, k)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(checked_integer("k_means: seed", seed))
     best = min((lloyd(x, space, k, generator, max_steps) for _ in range(restarts)), key=lambda found: found.cost)
     # Numbered by their first point, whatever the start.
     order = _first_points(best.labels, k).argsort()

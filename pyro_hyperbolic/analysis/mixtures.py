@@ -126,7 +126,7 @@ def fit_mixture(
     check_distinct("fit_mixture", x, k)
     if not tolerance >= 0:
         raise ValueError(f"fit_mixture: tolerance must not be negative, got {tolerance!r}.")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(checked_integer("fit_mixture: seed", seed))
     scales = _Scales(x, space, min_scale)
     runs = (_run(x, space, k, generator, scales, tolerance, max_steps) for _ in range(restarts))
     best = max(runs, key=lambda fit: fit.history[-1].item())

@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot
 from pyro_hyperbolic import PoincareBall, Sphere
 from pyro_hyperbolic.analysis import k_means
 from pyro_hyperbolic.geometry import frechet_mean
+from pyro_hyperbolic.nn import ManifoldModule
 from tests.analysis.cases import spaces
 from tests.geometry.spaces import SPACES, SpaceCase
 from tests.helpers import DTYPES, same
@@ -113,13 +114,21 @@ def test_one_curvature_of_any_kind(c: Tensor) -> None:
         (torch.full((4, 2), torch.nan), PoincareBall(1.0), {}, "points must lie on"),
         (torch.zeros(0, 2), PoincareBall(1.0), {}, "points must be at least 1"),
         (torch.rand(4, 2), PoincareBall(torch.ones(4)), {}, "manifold must have one curvature"),
-        (torch.rand(4, 2), None, {}, "manifold must have one curvature, got None"),
+        (torch.rand(4, 2), None, {}, "manifold must be a Manifold, got None"),
+        (torch.rand(4, 2), 3, {"k": PoincareBall(1.0)}, "k_means: manifold must be a Manifold, got 3; pass"),
+        (
+            torch.rand(4, 2),
+            ManifoldModule(PoincareBall(1.0)),
+            {},
+            r"got a module, ManifoldModule; .* call it: module\(\)",
+        ),
         (torch.rand(4, 2) / 2, PoincareBall(1.0), {"k": 0}, "k must be an integer from 1 to 4, got 0"),
         (torch.rand(4, 2) / 2, PoincareBall(1.0), {"k": 5}, "k must be an integer from 1 to 4, got 5"),
         (torch.rand(4, 2) / 2, PoincareBall(1.0), {"k": 2.0}, "k must be an integer"),
         (torch.zeros(4, 2), PoincareBall(1.0), {"k": 2}, "number of different points, 1, got 2"),
         (torch.rand(4, 2) / 2, PoincareBall(1.0), {"restarts": 0}, "restarts must be a positive integer"),
         (torch.rand(4, 2) / 2, PoincareBall(1.0), {"max_steps": -1}, "max_steps must be a positive integer"),
+        (torch.rand(4, 2) / 2, PoincareBall(1.0), {"seed": 1.5}, "k_means: seed must be an integer, got 1.5"),
     ],
 )
 def test_errors(points, manifold, options, message) -> None:

@@ -170,6 +170,7 @@ def test_steps_are_limited() -> None:
         (torch.rand(3, 2) / 2, {"min_scale": 0.0}, "min_scale must be positive and finite, got 0.0"),
         (torch.rand(3, 2) / 2, {"restarts": 0}, "restarts must be a positive integer"),
         (torch.rand(3, 2) / 2, {"max_steps": 0}, "max_steps must be a positive integer"),
+        (torch.rand(3, 2) / 2, {"seed": "a"}, "fit_mixture: seed must be an integer, got 'a'"),
     ],
 )
 def test_errors(points, options, message) -> None:
