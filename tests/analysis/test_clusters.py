@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from pyro_hyperbolic import PoincareBall, Sphere
-from pyro_hyperbolic.analysis import k_means
+from pyro_hyperbolic.analysis import clusters, k_means
 from pyro_hyperbolic.geometry import frechet_mean
 from pyro_hyperbolic.nn import ManifoldModule
 from tests.analysis.cases import spaces
@@ -87,6 +87,26 @@ def test_function_of_the_seed_alone() -> None:
     costs = [k_means(x, ball, 5, restarts=restarts).cost for restarts in (1, 3, 6)]
     assert costs[0] > costs[-1]
     assert costs == sorted(costs, reverse=True)
+
+
+def test_starts_at_once_are_those_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, ball = SPACES[0].points(30), SPACES[0].space
+    starts = clusters.batches(x, ball, 7, 6, torch.Generator().manual_seed(0))
+    assert len(starts) == 1
+    monkeypatch.setattr(clusters, "_COORDINATES", 1)
+    few = clusters.batches(x, ball, 7, 6, torch.Generator().manual_seed(0))
+    assert len(few) == 6
+    assert torch.equal(torch.cat(few), starts[0])
+    # Some start with a centre that no point is nearest to.
+    starts[0][::2, 1] = starts[0][::2, 0]
+    runs = clusters.lloyd(x, ball, starts[0], 100)
+    assert len({round(run.cost, 6) for run in runs}) > 2
+    for run, start in zip(runs, starts[0], strict=True):
+        (alone,) = clusters.lloyd(x, ball, start.unsqueeze(0), 100)
+        assert run.converged
+        assert torch.equal(run.labels, alone.labels)
+        same(run.centres, alone.centres, 1e-12)
+        same(run.cost, alone.cost, 1e-12)
 
 
 def test_steps_are_limited() -> None:
