@@ -82,6 +82,11 @@ def test_dtypes():
             (EQUAL, 2, Stereographic(torch.tensor(0.5))),
             r"hyperbolic or flat, and no product, got Stereographic\(k=0.5\)",
         ),
+        (
+            (60 * EQUAL, 2, PoincareBall(1.0)),
+            r"distances must be smaller for torch.float32 .* end at 15.25 .*double\(\)",
+        ),
+        ((torch.tensor([[0.0, 80.0], [80.0, 0.0]]).double(), 1, PoincareBall(1.0)), "end at 35.3.*, got points at 40;"),
         ((EQUAL, 2, space("h1,e1")), "hyperbolic or flat, and no product, got Product"),
     ],
 )
