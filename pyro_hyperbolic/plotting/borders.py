@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 import pyro_hyperbolic.distributions as hdist
-from pyro_hyperbolic.analysis.widening import plain
+from pyro_hyperbolic.analysis.widening import plain, widened
 from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.geometry import Euclidean, Manifold
 from pyro_hyperbolic.ops.tolerances import agreement_tolerance
@@ -80,11 +80,10 @@ def _check_posteriors(scales: Distribution, points: Tensor, manifold: Manifold) 
     own = plain(own)
     if own.intrinsic_dim(scales.event_shape[0]) != 2:
         raise ValueError(f"scales must be posteriors of two dimensions, got event shape {tuple(scales.event_shape)}.")
-    mean = scales.mean.detach().double().cpu()
     # Charts of one space have the same normal coordinates at the origin.
-    there = manifold.from_normal_coords(None, own.to_normal_coords(None, mean))
+    there = manifold.from_normal_coords(None, own.to_normal_coords(None, widened(scales.mean, own)))
     rounding = agreement_tolerance(torch.float32) * (1 + manifold.dist0(points)) * manifold.conditioning(points)
-    off = manifold.dist(there, points) > rounding
+    off = ~(manifold.dist(there, points) <= rounding)  # nan too
     if bool(off.any()):
         i = int(off.nonzero()[0])
         raise ValueError(
