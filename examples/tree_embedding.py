@@ -31,8 +31,6 @@ from pyro_hyperbolic.commands import Parser, at_least, command, picture_file, po
 from pyro_hyperbolic.experiments.figures.trees import draw_tree, embed_tree, shortest_edge
 
 MOST_NODES = 3000  # the distances of all pairs are kept
-# At three quarters of what float64 coordinates can hold, all edges are still right to five digits.
-SAFE_REACH = 0.75
 
 
 def tree_distances(parents: Tensor) -> Tensor:
@@ -77,12 +75,6 @@ def explore_tree(points: Tensor, parents: Tensor, ball: PoincareBall, path: Path
 def run(args: argparse.Namespace) -> None:
     ball = PoincareBall(args.curvature)
     length = args.edge_length or shortest_edge(args.branching, ball)
-    reach, farthest = args.depth * length, SAFE_REACH * ball.reach(torch.float64)
-    if reach > farthest:
-        raise ValueError(
-            f"--depth {args.depth} with edges of length {length:.4g} reaches a distance of {reach:.4g}, beyond"
-            f" {farthest:.4g}; take shorter edges or fewer levels."
-        )
     nodes = 1 + (args.branching + 1) * sum(args.branching**i for i in range(args.depth))
     if nodes > MOST_NODES:
         raise ValueError(

@@ -12,6 +12,9 @@ from pyro_hyperbolic.analysis.inputs import checked_points
 from pyro_hyperbolic.geometry import Manifold, frechet_mean
 from pyro_hyperbolic.ops.checks import checked_integer
 
+# Coordinates of points, one for each centre and start, that are held at a time.
+_COORDINATES = 2**20
+
 
 class Clusters(NamedTuple):
     """The result of :func:`k_means`.
@@ -43,7 +46,7 @@ def k_means(
     squared distance to the nearest of those before it (Arthur and Vassilvitskii 2007). A centre that loses all its
     points moves to the point that is farthest from its own centre.
 
-    A step takes O(N k) time and memory. The arithmetic is float64.
+    A step takes O(N k) time and memory. Several starts run at once if the points are few. The arithmetic is float64.
 
     :param points: ``(N, D)`` points of ``manifold``, of which at least ``k`` are different.
     :param manifold: their space, with one curvature: any chart, and also a sphere or a product.
@@ -61,8 +64,9 @@ def k_means(
     checked_integer("k_means: restarts", restarts, least=1)
     checked_integer("k_means: max_steps", max_steps, least=1)
     check_distinct("k_means", x, k)
-    generator = torch.Generator().manual_seed(seed)
-    best = min((lloyd(x, space, k, generator, max_steps) for _ in range(restarts)), key=lambda found: found.cost)
+    generator = torch.Generator().manual_seed(checked_integer("k_means: seed", seed))
+    runs = [run for starts in batches(x, space, k, restarts, generator) for run in lloyd(x, space, starts, max_steps)]
+    best = min(runs, key=lambda found: found.cost)
     # Numbered by their first point, whatever the start.
     order = _first_points(best.labels, k).argsort()
     return best._replace(centres=space.projx(best.centres[order].to(points.dtype)), labels=order.argsort()[best.labels])
@@ -76,23 +80,33 @@ def check_distinct(caller: str, x: Tensor, k: int) -> None:
         raise ValueError(f"{caller}: k must be at most the number of different points, {distinct}, got {k}.")
 
 
-def lloyd(x: Tensor, space: Manifold, k: int, generator: torch.Generator, max_steps: int) -> Clusters:
-    """The clusters from one start."""
-    centres = _plus_plus(x, space, k, generator)
-    labels, converged = torch.full((len(x),), -1, device=x.device), False
+def batches(x: Tensor, space: Manifold, k: int, restarts: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """The starts ``(R, k, D)``, in batches that run at once."""
+    starts = torch.stack([_plus_plus(x, space, k, generator) for _ in range(restarts)])
+    return starts.split(max(1, _COORDINATES // (k * x.numel())))
+
+
+def lloyd(x: Tensor, space: Manifold, starts: Tensor, max_steps: int) -> list[Clusters]:
+    """The clusters from each of the starts ``(R, k, D)``."""
+    centres, k = starts.clone(), starts.shape[1]
+    labels = torch.full((len(starts), len(x)), -1, device=x.device)
+    converged = torch.zeros(len(starts), dtype=torch.bool, device=x.device)
     for _ in range(max_steps):
-        centres, closest = _fill(x, space, centres)
-        converged = torch.equal(closest, labels)
-        labels = closest
-        if converged:
+        going = (~converged).nonzero().squeeze(-1)
+        centres[going], closest = _fill(x, space, centres[going])
+        converged[going] = (closest == labels[going]).all(-1)
+        labels[going] = closest
+        going = (~converged).nonzero().squeeze(-1)
+        if len(going) == 0:
             break
-        centres = weighted_means(x, space, one_hot(labels, k).to(x).mT, centres)
-    cost = space.dist(x, centres[labels]).square().sum().item()
-    return Clusters(centres, labels, cost, converged)
+        centres[going] = weighted_means(x, space, one_hot(labels[going], k).to(x).mT, centres[going])
+    own = centres.gather(1, labels.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+    costs = space.dist(x, own).square().sum(-1).tolist()
+    return [Clusters(*run) for run in zip(centres, labels, costs, converged.tolist(), strict=True)]
 
 
 def weighted_means(x: Tensor, space: Manifold, weights: Tensor, centres: Tensor) -> Tensor:
-    """Fréchet means with weights ``(k, N)``; a centre that no point has a weight for stays where it is."""
+    """Fréchet means with weights ``(..., k, N)``; a centre that no point has a weight for stays where it is."""
     used = (weights.sum(-1) > torch.finfo(weights.dtype).tiny).unsqueeze(-1)
     means = frechet_mean(space, x, torch.where(used, weights, 1.0), start=centres)
     return torch.where(used, means, centres)
@@ -111,14 +125,15 @@ def _plus_plus(x: Tensor, space: Manifold, k: int, generator: torch.Generator) -
 
 def _fill(x: Tensor, space: Manifold, centres: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest centre of each point, after each centre without points has gone to a point far from all of them."""
-    k = len(centres)
+    k = centres.shape[-2]
     for _ in range(k):
         distance, labels = space.pairwise_dist(x, centres).min(-1)
-        empty = (one_hot(labels, k).sum(0) == 0).nonzero()
-        if len(empty) == 0:
+        empty = one_hot(labels, k).sum(-2) == 0
+        rows = empty.any(-1).nonzero().squeeze(-1)
+        if len(rows) == 0:
             break
         centres = centres.clone()
-        centres[empty[0, 0]] = x[distance.argmax()]
+        centres[rows, empty[rows].int().argmax(-1)] = x[distance[rows].argmax(-1)]
     return centres, labels
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from pyro_hyperbolic.analysis.inputs import checked_space
 from pyro_hyperbolic.analysis.widening import plain, widened
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.ops.checks import checked_integer
@@ -32,7 +33,8 @@ class Projection(ABC):
     explained_variance_ratio: float
 
     def __init__(self, dim: int = 2, seed: int = 0) -> None:
-        self.dim, self.seed = checked_integer(f"{type(self).__name__}: dim", dim, least=1), seed
+        self.dim = checked_integer(f"{type(self).__name__}: dim", dim, least=1)
+        self.seed = checked_integer(f"{type(self).__name__}: seed", seed)
         self._space: Manifold | None = None
 
     @torch.no_grad()
@@ -88,11 +90,13 @@ class Projection(ABC):
         """Normal coordinates ``(..., dim)`` at the origin from those at the mean."""
 
     def _checked_space(self, manifold: Manifold) -> Manifold:
-        if not isinstance(manifold, Manifold) or manifold.batch_shape.numel() != 1 or len(manifold.leaves(1)) > 1:
+        space = plain(checked_space(f"{type(self).__name__}: manifold", manifold))
+        if len(space.leaves(1)) > 1:
             raise ValueError(
-                f"{type(self).__name__}: manifold must have one curvature and be no product, got {manifold!r}."
+                f"{type(self).__name__}: manifold must not be a product, got {manifold!r}; project the factors of"
+                " manifold.split(points) one by one."
             )
-        return plain(manifold)
+        return space
 
     def _checked_points(self, points: Tensor, space: Manifold) -> Tensor:
         x = points.detach().cpu()

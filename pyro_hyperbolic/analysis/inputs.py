@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.geometry import Manifold, Product
 from pyro_hyperbolic.ops.checks import check_precision
+
+
+def checked_space(name: str, manifold: Any) -> Manifold:
+    """A manifold with one curvature; of a product, one for each factor."""
+    if isinstance(manifold, torch.nn.Module):
+        raise ValueError(
+            f"{name} must be a Manifold, got a module, {type(manifold).__name__}; of a ManifoldModule call it:"
+            " module(), of a model take model.manifold."
+        )
+    if not isinstance(manifold, Manifold):
+        raise ValueError(f"{name} must be a Manifold, got {manifold!r}; pass for example PoincareBall(c=1.0).")
+    if manifold.batch_shape.numel() != 1:
+        raise ValueError(
+            f"{name} must have one curvature, got {manifold!r}; for the element i of a batch pass"
+            " manifold.with_curvatures([c[i] for c in manifold.curvatures])."
+        )
+    return manifold
+
+
+def checked_open_space(name: str, manifold: Any) -> Manifold:
+    """As :func:`checked_space`, for what is possible in hyperbolic and Euclidean space only."""
+    space = checked_space(name, manifold)
+    if isinstance(space, Product) or bool(torch.as_tensor(space.opposite(torch.zeros(1))) < 0):
+        raise ValueError(
+            f"{name} must be hyperbolic or flat, and no product, got {space!r}; pass for example PoincareBall(c=1.0)."
+        )
+    return space
 
 
 def checked_points(caller: str, points: Tensor, manifold: Manifold, fewest: int = 1) -> tuple[Tensor, Manifold]:
     """At least so many points ``(N, D)`` in float64, and their space with one curvature that is not differentiated."""
-    if not isinstance(manifold, Manifold) or manifold.batch_shape.numel() != 1:
-        raise ValueError(
-            f"{caller}: manifold must have one curvature, got {manifold!r}; pass for example PoincareBall(c=1.0)."
-        )
+    checked_space(f"{caller}: manifold", manifold)
     if not isinstance(points, Tensor) or points.dim() != 2 or not points.is_floating_point():
         got = f"{points.dtype} of shape {tuple(points.shape)}" if isinstance(points, Tensor) else repr(points)
         raise ValueError(f"{caller}: points must be a floating tensor of shape (N, D), got {got}.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.analysis.inputs import checked_open_space
+from pyro_hyperbolic.analysis.widening import plain
 from pyro_hyperbolic.geometry import Lorentz, Manifold
 from pyro_hyperbolic.geometry.gromov import checked_distances
 from pyro_hyperbolic.ops.checks import checked_integer
@@ -31,7 +33,7 @@ def hyperbolic_mds(distances: Tensor, dim: int, manifold: Manifold) -> Tensor:
 
     :param distances: all pairs, ``(N, N)``, symmetric and zero on the diagonal, with more than ``dim`` points.
     :param dim: dimension of the space.
-    :param manifold: where to put the points, with one curvature.
+    :param manifold: where to put the points: hyperbolic or flat, with one curvature.
 
     Returns ``(N, D)`` points of ``manifold``, in the dtype of ``distances`` (float64 for integers).
 
@@ -44,15 +46,24 @@ def hyperbolic_mds(distances: Tensor, dim: int, manifold: Manifold) -> Tensor:
     True
     """
     dim = checked_integer("hyperbolic_mds: dim", dim, least=1)
-    if not isinstance(manifold, Manifold) or manifold.batch_shape.numel() != 1:
+    space = plain(checked_open_space("hyperbolic_mds: manifold", manifold))
+    d = checked_distances(distances, fewest=2)
+    if len(d) <= dim:
         raise ValueError(
-            f"hyperbolic_mds: manifold must have one curvature, got {manifold!r}; pass for example PoincareBall(c=1.0)."
+            f"hyperbolic_mds: dim must be less than the number of points, {len(d)}, got {dim}; take a smaller dim or"
+            " more points."
         )
-    d = checked_distances(distances, fewest=dim + 1)
-    c = torch.as_tensor(manifold.c).detach().double().reshape(()).to(d.device)
+    c = torch.tensor(space.c, dtype=torch.float64, device=d.device)
     coords = _flat(d, dim) if c == 0 else _curved(d, dim, c)
     dtype = distances.dtype if distances.is_floating_point() else torch.float64
-    return manifold.from_normal_coords(None, coords).to(dtype)
+    farthest, reach = coords.norm(dim=-1).max().item(), space.reach(dtype)
+    if not farthest <= reach:
+        raise ValueError(
+            f"hyperbolic_mds: distances must be smaller for {dtype} coordinates of {manifold!r}, which end at"
+            f" {reach:.4g} from the origin, got points at {farthest:.4g}; scale the distances down, pass"
+            " distances.double(), or take Lorentz in the place of a ball."
+        )
+    return space.from_normal_coords(None, coords).to(dtype)
 
 
 def _curved(d: Tensor, dim: int, c: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from pyro_hyperbolic.analysis.clusters import check_distinct, lloyd, weighted_means
+from pyro_hyperbolic.analysis.clusters import batches, check_distinct, lloyd, weighted_means
 from pyro_hyperbolic.analysis.inputs import checked_points
 from pyro_hyperbolic.distributions import RiemannianNormal
 from pyro_hyperbolic.geometry import Manifold, frechet_mean
@@ -126,9 +126,13 @@ def fit_mixture(
     check_distinct("fit_mixture", x, k)
     if not tolerance >= 0:
         raise ValueError(f"fit_mixture: tolerance must not be negative, got {tolerance!r}.")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(checked_integer("fit_mixture: seed", seed))
     scales = _Scales(x, space, min_scale)
-    runs = (_run(x, space, k, generator, scales, tolerance, max_steps) for _ in range(restarts))
+    runs = [
+        run
+        for starts in batches(x, space, k, restarts, generator)
+        for run in _fits(x, space, starts, scales, tolerance, max_steps)
+    ]
     best = max(runs, key=lambda fit: fit.history[-1].item())
     order = best.weights.argsort(descending=True, stable=True)
     return RiemannianMixture(
@@ -141,31 +145,41 @@ def fit_mixture(
     )
 
 
-def _run(
-    x: Tensor,
-    space: Manifold,
-    k: int,
-    generator: torch.Generator,
-    scales: _Scales,
-    tolerance: float,
-    max_steps: int,
-) -> RiemannianMixture:
-    clusters = lloyd(x, space, k, generator, _LLOYD_STEPS)
-    share = one_hot(clusters.labels, k).to(x)
-    loc, scale, history, converged = clusters.centres, scales.ends[1].expand(k), [], False
-    for _ in range(max_steps + 1):
-        weights = share.mean(0)
-        square = space.pairwise_dist(x, loc).square()
-        scale = scales.best((share * square).sum(0) / share.sum(0).clamp(min=torch.finfo(x.dtype).tiny), scale)
-        log_joint = -0.5 * square / scale.square() - scales.log_normalizer(scale) + weights.log()
+def _fits(
+    x: Tensor, space: Manifold, starts: Tensor, scales: _Scales, tolerance: float, max_steps: int
+) -> list[RiemannianMixture]:
+    """The mixtures from each of the starts ``(R, k, D)``."""
+    clusters, k = lloyd(x, space, starts, _LLOYD_STEPS), starts.shape[1]
+    loc = torch.stack([run.centres for run in clusters])
+    share = one_hot(torch.stack([run.labels for run in clusters]), k).to(x)
+    weights, scale = share.mean(-2), scales.ends[1].repeat(len(starts), k)
+    history: list[list[Tensor]] = [[] for _ in clusters]
+    going = torch.arange(len(starts), device=x.device)
+    for step in range(max_steps + 1):
+        if step > 0:
+            loc[going] = weighted_means(x, space, share[going].mT, loc[going])
+        own = share[going]
+        total = own.sum(-2)
+        square = space.pairwise_dist(x, loc[going]).square()
+        mean_square = (own * square).sum(-2) / total.clamp(min=torch.finfo(x.dtype).tiny)
+        weights[going], scale[going] = total / len(x), scales.best(mean_square, scale[going])
+        log_joint = -0.5 * square / scale[going].square().unsqueeze(-2)
+        log_joint = log_joint + (weights[going].log() - scales.log_normalizer(scale[going])).unsqueeze(-2)
         density = log_joint.logsumexp(-1)
-        history.append(density.mean())
-        converged = len(history) > 1 and bool(history[-1] - history[-2] < tolerance)
-        if converged:
+        share[going] = (log_joint - density.unsqueeze(-1)).exp()
+        for run, value in zip(going.tolist(), density.mean(-1), strict=True):
+            history[run].append(value)
+        going = going[[not _converged(history[run], tolerance) for run in going.tolist()]]
+        if len(going) == 0:
             break
-        share = (log_joint - density.unsqueeze(-1)).exp()
-        loc = weighted_means(x, space, share.mT, loc)
-    return RiemannianMixture(weights, loc, scale.unsqueeze(-1), space, torch.stack(history), converged)
+    return [
+        RiemannianMixture(w, m, s, space, torch.stack(values), _converged(values, tolerance))
+        for w, m, s, values in zip(weights, loc, scale.unsqueeze(-1), history, strict=True)
+    ]
+
+
+def _converged(history: list[Tensor], tolerance: float) -> bool:
+    return len(history) > 1 and bool(history[-1] - history[-2] < tolerance)
 
 
 class _Scales:

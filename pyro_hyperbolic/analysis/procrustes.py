@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.analysis.inputs import checked_space
 from pyro_hyperbolic.analysis.widening import plain, widened
 from pyro_hyperbolic.geometry import Manifold
 
@@ -115,14 +116,12 @@ def _refined(space: Manifold, x: Tensor, y: Tensor, source: Tensor, target: Tens
 
 
 def _checked(x: Tensor, y: Tensor, manifold: Manifold) -> Manifold:
-    if not isinstance(manifold, Manifold) or manifold.batch_shape.numel() != 1 or not hasattr(manifold, "frechet_mean"):
-        raise ValueError(f"procrustes: manifold must have one curvature, got {manifold!r}.")
+    space = plain(checked_space("procrustes: manifold", manifold))
     if x.dim() != 2 or x.shape != y.shape or len(x) == 0:
         raise ValueError(
             f"procrustes: x and y must be points of the same shape (N, D), in the same order, got {tuple(x.shape)} and"
             f" {tuple(y.shape)}."
         )
-    space = plain(manifold)
     if len(space.leaves(space.intrinsic_dim(x.shape[-1]))) > 1:
         raise ValueError(f"procrustes: manifold must not be a product, got {manifold!r}; align factor by factor.")
     for name, points in (("x", x), ("y", y)):

@@ -7,7 +7,12 @@ import math
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.analysis.inputs import checked_open_space
+from pyro_hyperbolic.analysis.widening import plain
 from pyro_hyperbolic.geometry import Manifold
+
+# The relative error that the length of an edge may have.
+EDGE_PRECISION = 1e-5
 
 
 @torch.no_grad()
@@ -19,12 +24,14 @@ def sarkar_embedding(parents: Tensor, manifold: Manifold, *, length: float) -> T
     children is at least :math:`2\pi/q`. The longer the edges, the nearer the distance between any two nodes is to
     ``length`` times the number of edges between them. The relative error is of the order of :math:`1/(\sqrt c\,l)`.
 
-    R. Sarkar, *Low distortion Delaunay embedding of trees in hyperbolic plane* (2011). Coordinates are float64. On
-    :class:`~pyro_hyperbolic.PoincareBall` they reach a distance of about :math:`35/\sqrt c` from the origin.
+    R. Sarkar, *Low distortion Delaunay embedding of trees in hyperbolic plane* (2011). Coordinates are float64, whose
+    rounding grows with the distance from the origin. Every edge has its length to a relative error of
+    :math:`10^{-5}`, or the tree is refused: it may reach a distance of about :math:`25/\sqrt c` on
+    :class:`~pyro_hyperbolic.PoincareBall` and :math:`32/\sqrt c` on :class:`~pyro_hyperbolic.Lorentz`.
 
     :param parents: the parent of each node, integers ``(N,)``; -1 for the root.
     :param manifold: a hyperbolic plane or, at ``c = 0``, the Euclidean one, with one curvature.
-    :param length: length of all edges.
+    :param length: length of all edges. The deeper the tree, the shorter it has to be.
 
     Returns ``(N, D)`` points of ``manifold``.
 
@@ -37,27 +44,30 @@ def sarkar_embedding(parents: Tensor, manifold: Manifold, *, length: float) -> T
     8.5
     """
     levels = _levels(parents)
-    if not isinstance(manifold, Manifold) or manifold.batch_shape.numel() != 1:
-        raise ValueError(
-            f"sarkar_embedding: manifold must be a plane of one curvature, got {manifold!r}; pass for example"
-            " PoincareBall(c=1.0)."
-        )
+    space = plain(checked_open_space("sarkar_embedding: manifold", manifold))
     if not 0 < length < math.inf:
         raise ValueError(f"sarkar_embedding: length must be positive and finite, got {length!r}; for example 2.0.")
     parents = parents.to("cpu", torch.int64)
     children = torch.bincount(parents + 1, minlength=len(parents) + 1)[1:]
-    root = manifold.from_normal_coords(None, torch.zeros(2, dtype=torch.float64))
+    root = space.from_normal_coords(None, torch.zeros(2, dtype=torch.float64))
     points = root.repeat(len(parents), 1)
-    for level in levels[1:]:
+    for depth, level in enumerate(levels[1:], 1):
         parent = parents[level]
         # The number of a node among its siblings, from 1 on: in ``level`` these stand together.
         first = torch.cat([torch.tensor([True]), parent[1:] != parent[:-1]])
         rank = torch.arange(len(level)) - first.nonzero().squeeze(-1)[first.cumsum(0) - 1] + 1
         inner = parents[parent] >= 0
-        back = manifold.to_normal_coords(points[parent], points[torch.where(inner, parents[parent], parent)])
+        back = space.to_normal_coords(points[parent], points[torch.where(inner, parents[parent], parent)])
         angle = torch.atan2(back[:, 1], back[:, 0]) + 2 * math.pi * rank / (children[parent] + inner)
         step = length * torch.stack([angle.cos(), angle.sin()], -1)
-        points[level] = manifold.from_normal_coords(points[parent], step)
+        points[level] = space.from_normal_coords(points[parent], step)
+        error = (space.dist(points[parent], points[level]) / length - 1).abs().max().item()
+        if not error <= EDGE_PRECISION:
+            raise ValueError(
+                f"sarkar_embedding: length = {length:.6g} is too long for float64 coordinates of {manifold!r}: the"
+                f" edges down to level {depth} of {len(levels) - 1} would be wrong by {100 * error:.2g}%; take shorter"
+                " edges or fewer levels, or Lorentz in the place of a ball, which reaches farther."
+            )
     return points
 
 

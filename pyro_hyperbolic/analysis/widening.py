@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import Manifold
 
+_Space = TypeVar("_Space", bound=Manifold)
 
-def plain(manifold: Manifold) -> Manifold:
+
+def plain(manifold: _Space) -> _Space:
     """The same space, of one curvature, with that as a plain number."""
-    return manifold.with_curvatures([float(torch.as_tensor(c, dtype=torch.float64)) for c in manifold.curvatures])
+    return manifold.with_curvatures(
+        [float(torch.as_tensor(c, dtype=torch.float64).detach()) for c in manifold.curvatures]
+    )
 
 
 def widened(points: Tensor, space: Manifold) -> Tensor:

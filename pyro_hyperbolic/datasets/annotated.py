@@ -70,6 +70,8 @@ def from_anndata(
     Raises:
         ValueError: for a layer or column that is not there, and for a batch that is not among ``batches``.
     """
+    if not all(hasattr(adata, name) for name in ("X", "layers", "obs", "var_names")):
+        raise ValueError(f"adata must be an AnnData, got {adata!r:.60}; read one with anndata.read_h5ad(path).")
     if layer is not None and layer not in adata.layers:
         names = sorted(name for name in adata.layers if name is not None)  # anndata 0.13 lists X under None
         raise ValueError(f"layer must be one of {names}, got {layer!r}.")

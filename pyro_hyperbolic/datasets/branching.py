@@ -97,7 +97,7 @@ def branching_diffusion(
     branching = checked_integer("branching", branching, least=1)
     dim = checked_integer("dim", dim, least=1)
     observations = checked_integer("observations", observations, least=1)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(checked_integer("seed", seed))
 
     depths = torch.cat([torch.full((branching**level,), level) for level in range(depth + 1)])
     indices = torch.arange(len(depths))

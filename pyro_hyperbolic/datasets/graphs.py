@@ -124,7 +124,7 @@ def _paper_network(name: str, root: Path, *, download: bool) -> Graph:
     places = [root / "graphs" / network.file, root / network.file]
     path = _first_file(places)
     if path is None:
-        path, obstacle = places[0], "download=False forbids to fetch it"
+        path, obstacle = places[0], "download=False forbids fetching it"
         if network.url is None:
             obstacle = "no lasting address to download it from is known"
         elif download:

@@ -138,7 +138,7 @@ def branching_cells(
         ("batch_spread", batch_spread),
     ):
         _check_number(name, value, positive=False)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(checked_integer("seed", seed))
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, dtype=torch.float64, generator=generator)

@@ -98,7 +98,7 @@ def mnist(
     folder = data_root(root)
     files = _locate(folder, train)
     if files is None:
-        obstacle = _download(folder) if download else "download=False forbids to fetch it"
+        obstacle = _download(folder) if download else "download=False forbids fetching it"
         files = _locate(folder, train)
         if files is None:
             _refuse_to_mix(folder, train, obstacle)

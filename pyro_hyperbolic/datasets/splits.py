@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.datasets.simple_graph import Graph
+from pyro_hyperbolic.ops.checks import checked_integer
 
 #: Up to this many pairs of nodes the non-edges are listed (64 MB); beyond, they are sampled.
 _LIST_ALL_PAIRS = 2**22
@@ -69,7 +70,7 @@ def split_edges(graph: Graph, test: float = 0.10, validation: float = 0.05, seed
             f"test={test} and validation={validation} leave none of {num_edges} edges for "
             "training; their sum must be smaller"
         )
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(checked_integer("seed", seed))
     order = torch.randperm(num_edges, generator=generator)
     chosen = [
         graph.edges[part.sort().values]

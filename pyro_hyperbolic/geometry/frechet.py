@@ -48,7 +48,10 @@ def frechet_mean(
             f"weights must have one entry per point, got shape {tuple(weights.shape)} for points {tuple(x.shape)}."
         )
     if not bool((weights >= 0).all()) or not bool((weights.sum(-1) > 0).all()):
-        raise ValueError("weights must be non-negative with a positive sum; drop the negative ones.")
+        raise ValueError(
+            f"weights must be non-negative with a positive sum, got a weight of"
+            f" {weights.min().item():g} and a sum of {weights.sum(-1).min().item():g}; drop the negative ones."
+        )
     weights = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
     # The coordinates of a fixed point may depend on the curvature; its normal coordinates do not.
     mean = manifold.squeeze().from_normal_coords(None, _minimise(manifold, x, weights, start))

@@ -151,7 +151,7 @@ def _all_quadruples(d: Tensor) -> tuple[float, float]:
 
 def _sampled(d: Tensor, num_samples: int, seed: int) -> Tensor:
     num_samples = checked_integer("num_samples", num_samples, least=1)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(checked_integer("seed", seed))
     deltas = []
     for start in range(0, num_samples, _CHUNK):
         size = min(_CHUNK, num_samples - start)

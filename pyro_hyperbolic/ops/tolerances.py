@@ -19,6 +19,9 @@ _SPHERE = 64.0
 # A distance that comes from a matrix product, as torch.cdist makes it, is the root of a difference of squares.
 _METRIC = 64.0
 
+# What is the same point, or the same curvature, comes out of a few operations in either of two dtypes.
+_AGREEMENT = 64.0
+
 
 def eps(dtype: torch.dtype) -> float:
     """Machine epsilon of ``dtype``."""
@@ -51,3 +54,8 @@ def sphere_tolerance(dtype: torch.dtype) -> float:
 def metric_tolerance(dtype: torch.dtype) -> float:
     """Largest asymmetry and diagonal of a matrix of distances, in units of its largest entry; 0 for integers."""
     return math.sqrt(_METRIC * eps(dtype)) if dtype.is_floating_point else 0.0
+
+
+def agreement_tolerance(dtype: torch.dtype) -> float:
+    """Largest relative difference of numbers that count as the same if one of them was rounded to ``dtype``."""
+    return _AGREEMENT * eps(dtype)

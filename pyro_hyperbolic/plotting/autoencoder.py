@@ -18,13 +18,12 @@ from pyro_hyperbolic.analysis import Projection
 from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product, Sphere
 from pyro_hyperbolic.models import HyperbolicVAE
 from pyro_hyperbolic.nn import GyroplaneLinear
-from pyro_hyperbolic.plotting.canvas import one_curvature
 from pyro_hyperbolic.plotting.explorer import Explorer, explore
 from pyro_hyperbolic.plotting.labels import Labels
 from pyro_hyperbolic.plotting.lines import gyroplane
 from pyro_hyperbolic.plotting.projections import flattened
 from pyro_hyperbolic.plotting.scatters import embedding
-from pyro_hyperbolic.plotting.surfaces import Center
+from pyro_hyperbolic.plotting.surfaces import Center, curvature_of
 
 # Data that are encoded at a time.
 _BATCH = 1000
@@ -84,7 +83,7 @@ def latent_space(
     ball, z = _on_disc(space, z)
     embedding(z, ball, labels=labels, ax=ax, view=view, center=center, **style)
     if isinstance(space, Sphere):
-        ax.add_patch(Circle((0, 0), math.pi / math.sqrt(one_curvature(space)), fill=False, color="0.6"))
+        ax.add_patch(Circle((0, 0), math.pi / math.sqrt(curvature_of(space)), fill=False, color="0.6"))
         ax.autoscale_view()
     layer = getattr(vae.decoder, "embed", None)  # a decoder of the user's may have none
     if gyroplanes and isinstance(layer, GyroplaneLinear) and is_plane and not isinstance(vae.manifold, Product):
@@ -127,10 +126,13 @@ def explore_latents(
         ['latent1.html', 'latent2.html']
     """
     path = Path(path)
-    means = latent_means(vae, data)
     count = len(vae.manifold.leaves(vae.latent.dim))
-    has_regions = count == 1 and vae.latent.dim == 2
-    options |= {"scales": vae.encode(data.to(next(vae.parameters()).device))} if has_regions else {}
+    if count == 1 and vae.latent.dim == 2:
+        posterior = vae.encode(data.to(next(vae.parameters()).device))
+        means = posterior.mean.cpu()
+        options |= {"scales": posterior}
+    else:
+        means = latent_means(vae, data)
     pages = []
     for number in range(count):
         z, space = latent_factor(vae, means, number)
@@ -157,11 +159,10 @@ def latent_factor(vae: HyperbolicVAE, z: Tensor, factor: int) -> tuple[Tensor, M
 
 def _on_disc(space: Manifold, z: Tensor) -> tuple[PoincareBall, Tensor]:
     """The ball or plane to draw points of two dimensions on, and where they are on it."""
-    if isinstance(space, Lorentz):
-        return PoincareBall(one_curvature(space)), space.to_poincare(z.double())
     if isinstance(space, Euclidean):
         return PoincareBall(0.0), z
-    c = one_curvature(space)
-    if isinstance(space, Sphere) or c < 0:
+    curvature = curvature_of(space)
+    if curvature > 0:
         return PoincareBall(0.0), space.to_normal_coords(None, z.double())
-    return PoincareBall(c), PoincareBall(c).projx(z.double())
+    ball = PoincareBall(0.0 - curvature)
+    return ball, space.to_poincare(z.double()) if isinstance(space, Lorentz) else ball.projx(z.double())

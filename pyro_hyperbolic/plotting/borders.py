@@ -11,12 +11,16 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 import pyro_hyperbolic.distributions as hdist
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.analysis.widening import plain, widened
+from pyro_hyperbolic.distributions.base import base_distribution
+from pyro_hyperbolic.geometry import Euclidean, Manifold
+from pyro_hyperbolic.ops.tolerances import agreement_tolerance
+from pyro_hyperbolic.plotting.surfaces import same_space
 
 Scales = Tensor | Distribution | float
 
 
-def region_factors(scales: Any, count: int, manifold: Manifold) -> Callable[[float], Tensor]:
+def region_factors(scales: Any, points: Tensor, manifold: Manifold) -> Callable[[float], Tensor]:
     r"""For a share of the mass, the factors ``(N, 2, 2)`` of the borders of the regions.
 
     In normal coordinates at the mean the border is the ellipse :math:`L u`, :math:`|u| = 1`; the exponential map takes
@@ -24,27 +28,27 @@ def region_factors(scales: Any, count: int, manifold: Manifold) -> Callable[[flo
 
     Args:
         scales: standard deviations of wrapped normals (a number, ``(N,)``, ``(N, 1)``, ``(N, 2)``), their Cholesky
-            factors ``(N, 2, 2)``, or the posteriors themselves, a distribution of batch shape ``(N,)``.
-        count: how many points there are.
-        manifold: their space, of one curvature.
+            factors ``(N, 2, 2)``, or the posteriors themselves, a distribution of batch shape ``(N,)`` on the same
+            space, in any chart.
+        points: their means, float64 ``(N, D)``.
+        manifold: the space of the points, with its curvature as a plain number.
     """
-    if isinstance(scales, hdist.RiemannianNormal):
-        return _riemannian(scales, count, manifold)
-    if isinstance(scales, hdist.WrappedNormal):
-        _check_batch(scales, count)
-        factor = torch.linalg.cholesky(scales.covariance_matrix.detach().double().cpu())
-    elif isinstance(scales, Distribution):
-        _check_batch(scales, count)
-        factor = torch.diag_embed(scales.stddev.detach().double().cpu())
+    if not isinstance(scales, Distribution):
+        factor = _factor(scales, len(points))
     else:
-        factor = _factor(scales, count)
+        _check_posteriors(scales, points, manifold)
+        law = base_distribution(scales)
+        if isinstance(law, hdist.RiemannianNormal):
+            return _riemannian(law, len(points), manifold)
+        if hasattr(law, "covariance_matrix"):
+            factor = torch.linalg.cholesky(law.covariance_matrix.detach().double().cpu())
+        else:
+            factor = torch.diag_embed(scales.stddev.detach().double().cpu())
     # A share of a Gaussian of two dimensions lies within sqrt(-2 log(1 - share)).
     return lambda share: math.sqrt(-2 * math.log1p(-share)) * factor
 
 
 def _riemannian(distribution: hdist.RiemannianNormal, count: int, manifold: Manifold) -> Callable[[float], Tensor]:
-    _check_batch(distribution, count)
-
     def factors(share: float) -> Tensor:
         with torch.no_grad():
             # At the origin, where every region has the shape that it has elsewhere.
@@ -57,13 +61,34 @@ def _riemannian(distribution: hdist.RiemannianNormal, count: int, manifold: Mani
     return factors
 
 
-def _check_batch(distribution: Distribution, count: int) -> None:
-    dims = len(distribution.event_shape)
-    if tuple(distribution.batch_shape) != (count,) or dims != 1:
+def _check_posteriors(scales: Distribution, points: Tensor, manifold: Manifold) -> None:
+    """Posteriors of other points, or of another space, have regions elsewhere."""
+    count = len(points)
+    if tuple(scales.batch_shape) != (count,) or len(scales.event_shape) != 1:
         raise ValueError(
             f"scales must be posteriors of batch shape {(count,)} and one event dimension, got"
-            f" {tuple(distribution.batch_shape)} and event shape {tuple(distribution.event_shape)}; for independent"
+            f" {tuple(scales.batch_shape)} and event shape {tuple(scales.event_shape)}; for independent"
             " dimensions use .to_event(1)."
+        )
+    law = base_distribution(scales)
+    own = getattr(law, "manifold", Euclidean())  # a Gaussian of torch or Pyro is one of flat space
+    if not same_space(own, manifold):
+        raise ValueError(
+            f"scales must be posteriors on the space of the points, {manifold!r}, got {type(law).__name__} on"
+            f" {own!r}; pass the manifold of the posteriors, and their means as points."
+        )
+    own = plain(own)
+    if own.intrinsic_dim(scales.event_shape[0]) != 2:
+        raise ValueError(f"scales must be posteriors of two dimensions, got event shape {tuple(scales.event_shape)}.")
+    # Charts of one space have the same normal coordinates at the origin.
+    there = manifold.from_normal_coords(None, own.to_normal_coords(None, widened(scales.mean, own)))
+    rounding = agreement_tolerance(torch.float32) * (1 + manifold.dist0(points)) * manifold.conditioning(points)
+    off = ~(manifold.dist(there, points) <= rounding)  # nan too
+    if bool(off.any()):
+        i = int(off.nonzero()[0])
+        raise ValueError(
+            f"scales must be posteriors with their means at the points, got {int(off.sum())} of {count} that are"
+            f" elsewhere, the first in row {i}; pass posterior.mean as points."
         )
 
 

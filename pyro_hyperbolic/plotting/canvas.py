@@ -13,10 +13,14 @@ from matplotlib.cbook import normalize_kwargs
 from matplotlib.cm import ScalarMappable
 from matplotlib.patches import Circle
 from torch import Tensor
+from torch.distributions import Distribution
 
-from pyro_hyperbolic.geometry import Manifold, PoincareBall
+from pyro_hyperbolic.analysis.inputs import checked_space
+from pyro_hyperbolic.analysis.widening import plain
+from pyro_hyperbolic.geometry import Lorentz, Manifold, PoincareBall, Stereographic
+from pyro_hyperbolic.geometry.chart import StereographicChart
 from pyro_hyperbolic.plotting.lens import Lens, lens_of, show
-from pyro_hyperbolic.plotting.surfaces import Center, checked_center
+from pyro_hyperbolic.plotting.surfaces import Center, checked_center, curvature_of, same_space
 
 # Ten colours that readers with a colour vision deficiency tell apart: M. A. Petroff, Accessible color
 # sequences for data visualization, arXiv:2107.02270.
@@ -73,7 +77,7 @@ def disc(
 
 
 def prepared(
-    ball: _Drawn, ax: Axes | None, view: str | None, center: Center | None, anchors: Tensor, **style: Any
+    ball: PoincareBall, ax: Axes | None, view: str | None, center: Center | None, anchors: Tensor, **style: Any
 ) -> tuple[Axes, Lens]:
     """Axes that show a disc, and how they show it; ``anchors`` are the points that ``center`` may speak of."""
     known = None if ax is None else lens_of(ax)
@@ -122,33 +126,35 @@ def border(ax: Axes, manifold: Manifold) -> Circle | None:
     return None
 
 
-class _Drawn(PoincareBall):
-    """A ball whose curvature is a plain number."""
-
-    c: float
-
-
-def drawn(manifold: Manifold) -> _Drawn:
+def drawn(manifold: Manifold) -> PoincareBall:
     """The ball, with its curvature as a plain number."""
-    if isinstance(manifold, _Drawn):
-        return manifold
-    if not isinstance(manifold, PoincareBall):
-        raise ValueError(
-            f"manifold must be a PoincareBall, got {manifold!r}; map the points to the ball of the same"
-            " curvature first."
-        )
-    return _Drawn(one_curvature(manifold))
+    space = checked_space("manifold", manifold)
+    if isinstance(space, PoincareBall):
+        return plain(space)
+    remedy = "plotting.explore shows points of planes and spheres, and of a product one factor at a time"
+    if isinstance(space, Lorentz):
+        remedy = "pass manifold.to_poincare(points) and PoincareBall(manifold.c)"
+    elif isinstance(space, Stereographic) and curvature_of(plain(space)) <= 0:
+        remedy = "pass PoincareBall(manifold.c), where the points have the same coordinates"
+    raise ValueError(f"manifold must be a PoincareBall, got {space!r}; {remedy}.")
 
 
-def one_curvature(manifold: Manifold) -> float:
-    """The curvature of a drawing, as a plain number."""
-    c = torch.as_tensor(manifold.c, dtype=torch.float64)
-    if c.numel() != 1:
+def check_function(name: str, value: Any) -> None:
+    """Refuse what is not a function of points; to call a distribution of Pyro is to sample it."""
+    if not callable(value) or isinstance(value, Distribution):
         raise ValueError(
-            f"manifold must have one curvature, got {manifold!r}; draw the element i of a batch with"
-            f" {type(manifold).__name__}(c[i])."
+            f"{name} must be a function of points, got {type(value).__name__}; pass for example distribution.log_prob."
         )
-    return c.item()
+
+
+def check_home(name: str, distribution: Any, ball: PoincareBall) -> None:
+    """Refuse a distribution, if it is one, that knows its space and has other coordinates than the ball."""
+    own = getattr(distribution, "manifold", None) if isinstance(distribution, Distribution) else None
+    if own is not None and not (isinstance(own, StereographicChart) and same_space(own, ball)):
+        raise ValueError(
+            f"{name} must take points of {ball!r}, got that of {type(distribution).__name__} on {own!r}; pass the"
+            " manifold of the distribution."
+        )
 
 
 def points(name: str, value: Any, manifold: Manifold | None = None) -> Tensor:
@@ -156,8 +162,8 @@ def points(name: str, value: Any, manifold: Manifold | None = None) -> Tensor:
     x = torch.as_tensor(value).detach().to("cpu", torch.float64)
     if x.dim() == 0 or x.shape[-1] != 2:
         raise ValueError(
-            f"{name} must have shape (..., 2), got {tuple(x.shape)}; project to two dimensions first, for example"
-            " by principal components of manifold.logmap0(points) and back by expmap0."
+            f"{name} must have shape (..., 2), got {tuple(x.shape)}; project points to two dimensions first, with"
+            " analysis.TangentPCA(2).fit_transform(points, manifold) or analysis.HoroPCA, or use plotting.explore."
         )
     if not bool(x.isfinite().all()):
         raise ValueError(

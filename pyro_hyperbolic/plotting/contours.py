@@ -68,11 +68,13 @@ def credible_regions(
         >>> ax = credible_regions(lambda z: parts.log_prob(z.unsqueeze(-2)).logsumexp(-1), ball)
         >>> plt.close(ax.figure)
     """
+    canvas.check_function("log_density", log_density)
     if not levels or not all(0 < level < 1 for level in levels):
         raise ValueError(f"levels must lie between 0 and 1, got {tuple(levels)}; for example (0.5, 0.9).")
     if resolution < 2:
         raise ValueError(f"resolution must be at least 2, got {resolution}; the default is 256.")
     ball = canvas.drawn(manifold)
+    canvas.check_home("log_density", getattr(log_density, "__self__", None), ball)
     check_extent(extent, ball, ax, view)
     ax, lens = canvas.prepared(ball, ax, view, center, torch.zeros(1, 2, dtype=torch.float64))
     if extent is None:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from torch import Tensor
 
-from pyro_hyperbolic.geometry import Manifold, PoincareBall
+from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.plotting import canvas
 from pyro_hyperbolic.plotting.borders import Scales, region_factors
 from pyro_hyperbolic.plotting.surfaces import Center
@@ -37,7 +37,8 @@ def regions(
     Args:
         points: the means, ``(N, 2)``.
         scales: standard deviations of wrapped normals (a number, ``(N,)``, ``(N, 1)`` or ``(N, 2)``), their Cholesky
-            factors ``(N, 2, 2)``, or the distributions themselves, of batch shape ``(N,)``.
+            factors ``(N, 2, 2)``, or the distributions themselves, of batch shape ``(N,)``, on the same space with
+            their means at the points.
         manifold: the ball.
         levels: the shares, between 0 and 1.
         ax: axes to draw on; a new disc by default.
@@ -62,7 +63,7 @@ def regions(
         raise ValueError(f"points must have shape (N, 2), got {tuple(x.shape)}; flatten the leading dimensions first.")
     if not all(0 < level < 1 for level in levels):
         raise ValueError(f"levels must lie between 0 and 1, got {tuple(levels)}; for example (0.5, 0.9).")
-    factors = region_factors(scales, len(x), PoincareBall(ball.c))
+    factors = region_factors(scales, x, ball)
     ax, lens = canvas.prepared(ball, ax, view, center, x)
     angle = 2 * math.pi * torch.arange(_CORNERS, dtype=x.dtype) / _CORNERS
     circle = torch.stack([angle.cos(), angle.sin()])

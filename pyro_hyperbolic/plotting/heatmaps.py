@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.plotting.canvas import add_colorbar, border, drawn, prepared, styled
+from pyro_hyperbolic.plotting.canvas import add_colorbar, border, check_function, check_home, drawn, prepared, styled
 from pyro_hyperbolic.plotting.lens import Lens, lens_of
 from pyro_hyperbolic.plotting.surfaces import Center
 
@@ -57,6 +57,7 @@ def heatmap(
         The axes.
     """
     ball = drawn(manifold)
+    check_function("function", function)
     if resolution < 2:
         raise ValueError(f"resolution must be at least 2, got {resolution}; the default is 512.")
     check_extent(extent, ball, ax, view)
@@ -157,6 +158,7 @@ def density(
             f" {tuple(distribution.event_shape)}; draw one distribution of two dimensions at a time."
         )
     ball = drawn(manifold)
+    check_home("distribution", distribution, ball)
     like = _parameter(distribution)
     anchor = distribution.mean.detach().double().cpu().reshape(1, 2) if center == "mean" else torch.zeros(1, 2).double()
     ax, lens = prepared(ball, ax, view, center, anchor)

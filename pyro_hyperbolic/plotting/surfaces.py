@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Sphere, Stereographic
+from pyro_hyperbolic.analysis.inputs import checked_space
+from pyro_hyperbolic.analysis.widening import plain
+from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product, Sphere, Stereographic
+from pyro_hyperbolic.ops.tolerances import agreement_tolerance
 
 SPACES = (PoincareBall, Lorentz, Euclidean, Sphere, Stereographic)
 # A point to put in the middle: itself, the index of one of the points, or the Fréchet mean of all.
@@ -41,21 +44,27 @@ class Surface:
 
 def surface(manifold: Manifold) -> Surface:
     """The space, detached, with its curvature as a plain number."""
-    if not isinstance(manifold, SPACES):
+    space = checked_space("manifold", manifold)
+    if not isinstance(space, SPACES):
         names = ", ".join(kind.__name__ for kind in SPACES)
         raise ValueError(
             f"manifold must be one of {names}, got {manifold!r}; of a product draw one factor at a time, with"
             " manifold.split(points)."
         )
-    numbers = [torch.as_tensor(c, dtype=torch.float64).detach() for c in manifold.curvatures]
-    if any(c.numel() != 1 for c in numbers):
-        raise ValueError(
-            f"manifold must have one curvature, got {manifold!r}; draw the element i of a batch with"
-            f" {type(manifold).__name__}(c[i])."
-        )
-    plain = manifold.with_curvatures([c.item() for c in numbers])
-    c = float(torch.as_tensor(plain.c, dtype=torch.float64))
-    return Surface(plain, c if isinstance(manifold, Sphere) else -c + 0.0)
+    space = plain(space)
+    return Surface(space, curvature_of(space))
+
+
+def curvature_of(space: Manifold) -> float:
+    """The curvature of a space that has one, of either sign, as a plain number."""
+    return -float(torch.as_tensor(space.opposite(torch.zeros(1, dtype=torch.float64))).detach()) + 0.0
+
+
+def same_space(first: Manifold, second: Manifold) -> bool:
+    """Whether these are charts of one space: their curvatures are the same number, but for rounding to float32."""
+    if any(isinstance(space, Product) or space.batch_shape.numel() != 1 for space in (first, second)):
+        return False
+    return math.isclose(curvature_of(first), curvature_of(second), rel_tol=agreement_tolerance(torch.float32))
 
 
 def checked_points(name: str, value: Any, manifold: Manifold) -> Tensor:

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from pyro_hyperbolic import PoincareBall, Sphere
-from pyro_hyperbolic.analysis import k_means
+from pyro_hyperbolic.analysis import clusters, k_means
 from pyro_hyperbolic.geometry import frechet_mean
+from pyro_hyperbolic.nn import ManifoldModule
 from tests.analysis.cases import spaces
 from tests.geometry.spaces import SPACES, SpaceCase
 from tests.helpers import DTYPES, same
@@ -88,6 +89,26 @@ def test_function_of_the_seed_alone() -> None:
     assert costs == sorted(costs, reverse=True)
 
 
+def test_starts_at_once_are_those_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, ball = SPACES[0].points(30), SPACES[0].space
+    starts = clusters.batches(x, ball, 7, 6, torch.Generator().manual_seed(0))
+    assert len(starts) == 1
+    monkeypatch.setattr(clusters, "_COORDINATES", 1)
+    few = clusters.batches(x, ball, 7, 6, torch.Generator().manual_seed(0))
+    assert len(few) == 6
+    assert torch.equal(torch.cat(few), starts[0])
+    # Some start with a centre that no point is nearest to.
+    starts[0][::2, 1] = starts[0][::2, 0]
+    runs = clusters.lloyd(x, ball, starts[0], 100)
+    assert len({round(run.cost, 6) for run in runs}) > 2
+    for run, start in zip(runs, starts[0], strict=True):
+        (alone,) = clusters.lloyd(x, ball, start.unsqueeze(0), 100)
+        assert run.converged
+        assert torch.equal(run.labels, alone.labels)
+        same(run.centres, alone.centres, 1e-12)
+        same(run.cost, alone.cost, 1e-12)
+
+
 def test_steps_are_limited() -> None:
     x = SPACES[0].points(200)
     assert not k_means(x, SPACES[0].space, 5, restarts=1, max_steps=2).converged
@@ -113,13 +134,21 @@ def test_one_curvature_of_any_kind(c: Tensor) -> None:
         (torch.full((4, 2), torch.nan), PoincareBall(1.0), {}, "points must lie on"),
         (torch.zeros(0, 2), PoincareBall(1.0), {}, "points must be at least 1"),
         (torch.rand(4, 2), PoincareBall(torch.ones(4)), {}, "manifold must have one curvature"),
-        (torch.rand(4, 2), None, {}, "manifold must have one curvature, got None"),
+        (torch.rand(4, 2), None, {}, "manifold must be a Manifold, got None"),
+        (torch.rand(4, 2), 3, {"k": PoincareBall(1.0)}, "k_means: manifold must be a Manifold, got 3; pass"),
+        (
+            torch.rand(4, 2),
+            ManifoldModule(PoincareBall(1.0)),
+            {},
+            r"got a module, ManifoldModule; .* call it: module\(\)",
+        ),
         (torch.rand(4, 2) / 2, PoincareBall(1.0), {"k": 0}, "k must be an integer from 1 to 4, got 0"),
         (torch.rand(4, 2) / 2, PoincareBall(1.0), {"k": 5}, "k must be an integer from 1 to 4, got 5"),
         (torch.rand(4, 2) / 2, PoincareBall(1.0), {"k": 2.0}, "k must be an integer"),
         (torch.zeros(4, 2), PoincareBall(1.0), {"k": 2}, "number of different points, 1, got 2"),
         (torch.rand(4, 2) / 2, PoincareBall(1.0), {"restarts": 0}, "restarts must be a positive integer"),
         (torch.rand(4, 2) / 2, PoincareBall(1.0), {"max_steps": -1}, "max_steps must be a positive integer"),
+        (torch.rand(4, 2) / 2, PoincareBall(1.0), {"seed": 1.5}, "k_means: seed must be an integer, got 1.5"),
     ],
 )
 def test_errors(points, manifold, options, message) -> None:

@@ -4,9 +4,10 @@ import networkx
 import pytest
 import torch
 
-from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere, Stereographic
 from pyro_hyperbolic.analysis import hyperbolic_mds
 from pyro_hyperbolic.datasets import graph_distances
+from pyro_hyperbolic.geometry import space
 from tests.helpers import same
 
 
@@ -19,7 +20,10 @@ def misfit(space, found, distances):
     return (space.pairwise_dist(found, found) - distances).square().mean().sqrt().item()
 
 
-@pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
+EQUAL = torch.ones(5, 5).fill_diagonal_(0)
+
+
+@pytest.mark.parametrize("chart", [PoincareBall, Lorentz, lambda c: Stereographic(-c)])
 @pytest.mark.parametrize("c", [1e-2, 1.0, 5.0, torch.tensor([0.7], dtype=torch.float64)])
 @pytest.mark.parametrize("dim", [1, 2, 5])
 def test_exact_distances(chart, c, dim):
@@ -33,8 +37,8 @@ def test_exact_distances(chart, c, dim):
     same(x.mean(0)[1:], torch.zeros(dim), 1e-9)
 
 
-def test_flat_space():
-    space = PoincareBall(0.0)
+@pytest.mark.parametrize("space", [PoincareBall(0.0), Stereographic(0.0), Euclidean()], ids=repr)
+def test_flat_space(space):
     x = points(space, 3)
     distances = space.pairwise_dist(x, x)
     same(space.pairwise_dist(*[hyperbolic_mds(distances, 3, space)] * 2), distances, 1e-9)
@@ -68,10 +72,22 @@ def test_dtypes():
     ("arguments", "message"),
     [
         ((torch.zeros(3, 2), 2, PoincareBall(1.0)), "distances must be a square tensor"),
-        ((torch.ones(3, 3).fill_diagonal_(0), 3, PoincareBall(1.0)), "distances must be of at least 4 points, got 3"),
-        ((torch.ones(5, 5).fill_diagonal_(0), 0, PoincareBall(1.0)), "dim must be a positive integer, got 0"),
-        ((torch.ones(5, 5).fill_diagonal_(0), 2, PoincareBall(torch.ones(2))), "manifold must have one curvature"),
-        ((torch.ones(5, 5).fill_diagonal_(0), 2, 1.0), "manifold must have one curvature, got 1.0"),
+        ((EQUAL[:1, :1], 1, PoincareBall(1.0)), "distances must be of at least 2 points, got 1"),
+        ((EQUAL, 5, PoincareBall(1.0)), "dim must be less than the number of points, 5, got 5; take a smaller dim or"),
+        ((EQUAL, 0, PoincareBall(1.0)), "dim must be a positive integer, got 0"),
+        ((EQUAL, 2, PoincareBall(torch.ones(2))), "manifold must have one curvature"),
+        ((EQUAL, 2, 1.0), "manifold must be a Manifold, got 1.0"),
+        ((EQUAL, 2, Sphere(1.0)), r"manifold must be hyperbolic or flat, and no product, got Sphere\(c=1.0\)"),
+        (
+            (EQUAL, 2, Stereographic(torch.tensor(0.5))),
+            r"hyperbolic or flat, and no product, got Stereographic\(k=0.5\)",
+        ),
+        (
+            (60 * EQUAL, 2, PoincareBall(1.0)),
+            r"distances must be smaller for torch.float32 .* end at 15.25 .*double\(\)",
+        ),
+        ((torch.tensor([[0.0, 80.0], [80.0, 0.0]]).double(), 1, PoincareBall(1.0)), "end at 35.3.*, got points at 40;"),
+        ((EQUAL, 2, space("h1,e1")), "hyperbolic or flat, and no product, got Product"),
     ],
 )
 def test_errors(arguments, message):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic import Euclidean, PoincareBall, Sphere
-from pyro_hyperbolic.analysis import fit_mixture
+from pyro_hyperbolic.analysis import clusters, fit_mixture
 from pyro_hyperbolic.analysis.mixtures import _Scales
 from pyro_hyperbolic.distributions import RiemannianNormal
 from tests.analysis.cases import spaces
@@ -155,8 +155,21 @@ def test_scale_of_a_mean_square(case: SpaceCase, scale: float) -> None:
     same(solver.best(square, torch.ones_like(square)), wanted, 1e-8)
 
 
+def test_starts_at_once_are_those_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, ball = two_groups(SPACES[0]), SPACES[0].space
+    together = fit_mixture(x, ball, 3, restarts=3, tolerance=1e-3)
+    monkeypatch.setattr(clusters, "_COORDINATES", 1)
+    apart = fit_mixture(x, ball, 3, restarts=3, tolerance=1e-3)
+    for name in ("weights", "loc", "scale", "history"):
+        same(getattr(together, name), getattr(apart, name), 1e-9)
+
+
 def test_steps_are_limited() -> None:
-    assert not fit_mixture(SPACES[0].points(100), SPACES[0].space, 3, restarts=1, max_steps=2).converged
+    x, ball = two_groups(SPACES[0]), SPACES[0].space
+    fit = fit_mixture(x, ball, 3, restarts=2, max_steps=2)
+    assert not fit.converged
+    assert len(fit.history) == 3
+    same(fit.distribution.log_prob(x).mean(), fit.history[-1], 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +183,7 @@ def test_steps_are_limited() -> None:
         (torch.rand(3, 2) / 2, {"min_scale": 0.0}, "min_scale must be positive and finite, got 0.0"),
         (torch.rand(3, 2) / 2, {"restarts": 0}, "restarts must be a positive integer"),
         (torch.rand(3, 2) / 2, {"max_steps": 0}, "max_steps must be a positive integer"),
+        (torch.rand(3, 2) / 2, {"seed": "a"}, "fit_mixture: seed must be an integer, got 'a'"),
     ],
 )
 def test_errors(points, options, message) -> None:

@@ -116,12 +116,17 @@ def test_far_points_in_single_precision(kind: str) -> None:
     ("make", "message"),
     [
         (lambda x: TangentPCA(0), "dim must be a positive integer, got 0"),
+        (lambda x: TangentPCA(2, seed=None), "TangentPCA: seed must be an integer, got None"),
         (lambda x: HoroPCA(2, num_steps=0), "num_steps must be positive"),
         (lambda x: TangentPCA(2).transform(x), "call fit before transform"),
         (lambda x: TangentPCA(9).fit(x, PoincareBall(1.0)), "more than dim = 9"),
         (lambda x: TangentPCA(2).fit(x[:2], PoincareBall(1.0)), "more than dim = 2"),
         (lambda x: TangentPCA(2).fit(9 * x, PoincareBall(1.0)), "points must be"),
-        (lambda x: TangentPCA(2).fit(x, Product((Euclidean(), 2), (Euclidean(), 3))), "no product"),
+        (
+            lambda x: TangentPCA(2).fit(x, Product((Euclidean(), 2), (Euclidean(), 3))),
+            "must not be a product.*one by one",
+        ),
+        (lambda x: TangentPCA(2).fit(x, None), "TangentPCA: manifold must be a Manifold, got None"),
         (lambda x: HoroPCA(2).fit(x, Euclidean()), "must be hyperbolic.*TangentPCA"),
         (lambda x: HoroPCA(2).fit(x, Stereographic(1.0)), "must be hyperbolic"),
     ],

@@ -125,6 +125,7 @@ ERRORS = {
         lambda adata: datasets.from_anndata(adata, batch_key="site", batches=["site0", "site1"]),
         r"adata.obs\['site'\] has unknown categories \['site2'\]; known are \['site0', 'site1'\]",
     ),
+    "no table": (lambda adata: datasets.from_anndata(3), "adata must be an AnnData, got 3; read one with"),
     "other cells": (
         lambda adata: datasets.to_anndata(adata[:5], None, datasets.from_anndata(adata)),
         "cells must be the 5 cells of adata, got 60",

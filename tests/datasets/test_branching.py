@@ -6,7 +6,7 @@ import networkx
 import pytest
 import torch
 
-from pyro_hyperbolic.datasets import branching_diffusion
+from pyro_hyperbolic.datasets import branching_cells, branching_diffusion, graph, split_edges
 
 
 def test_sizes_of_the_paper() -> None:
@@ -95,6 +95,15 @@ def test_function_of_the_seed_alone() -> None:
 def test_wrong_arguments(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name} must be a positive integer, got"):
         branching_diffusion(**{name: value})
+
+
+@pytest.mark.parametrize("value", [1.5, "a", None, True])
+@pytest.mark.parametrize(
+    "make", [branching_diffusion, branching_cells, lambda seed: split_edges(graph("karate"), seed=seed)]
+)
+def test_wrong_seeds(make: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match="seed must be an integer, got"):
+        make(seed=value)
 
 
 def test_result_is_frozen() -> None:

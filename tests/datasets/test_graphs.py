@@ -184,7 +184,7 @@ def test_missing_network_of_the_paper(tmp_path: Path, name: str, file: str, reas
 
 def test_download_can_be_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs_module, "fetch", lambda *args, **kw: pytest.fail("downloaded"))
-    with pytest.raises(FileNotFoundError, match="download=False"):
+    with pytest.raises(FileNotFoundError, match="download=False forbids fetching it"):
         graph("csphd", root=tmp_path, download=False)
 
 

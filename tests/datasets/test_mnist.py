@@ -168,7 +168,7 @@ def test_fallback_gives_one_notice_per_process(tmp_path: Path) -> None:
 
 def test_download_can_be_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mnist_module, "_download", lambda root: pytest.fail("downloaded"))
-    with pytest.warns(BundledDataWarning, match="download=False"):
+    with pytest.warns(BundledDataWarning, match="download=False forbids fetching it"):
         mnist(tmp_path, download=False)
 
 

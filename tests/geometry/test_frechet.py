@@ -211,9 +211,16 @@ def test_weights_of_a_wrong_shape(shape):
         PoincareBall(1.0).frechet_mean(torch.zeros(4, 2), torch.ones(shape))
 
 
-@pytest.mark.parametrize("bad", [[1.0, -1.0], [0.0, 0.0], [math.nan, 1.0]])
-def test_bad_weights(bad):
-    with pytest.raises(ValueError, match="weights must be non-negative"):
+@pytest.mark.parametrize(
+    ("bad", "got"),
+    [
+        ([1.0, -0.5], "-0.5 and a sum of 0.5"),
+        ([0.0, 0.0], "0 and a sum of 0"),
+        ([math.nan, 1.0], "nan and a sum of nan"),
+    ],
+)
+def test_bad_weights(bad, got):
+    with pytest.raises(ValueError, match=f"weights must be non-negative .*, got a weight of {got}; drop"):
         PoincareBall(1.0).frechet_mean(torch.zeros(2, 2), torch.tensor(bad))
 
 

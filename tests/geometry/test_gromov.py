@@ -271,6 +271,11 @@ def test_bad_num_samples(num_samples):
         delta_hyperbolicity(euclidean(cloud(6)), num_samples=num_samples)
 
 
+def test_bad_seed():
+    with pytest.raises(ValueError, match="seed must be an integer, got 'a'"):
+        four_point_deltas(euclidean(cloud(6)), 10, seed="a")
+
+
 def test_rounding_is_no_asymmetry():
     distances = euclidean(cloud(6, dtype=torch.float32))
     distances[1, 2] *= 1 + 1e-4

@@ -13,7 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle
 
 import pyro_hyperbolic.distributions as hdist
-from pyro_hyperbolic import PoincareBall, plotting
+from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere, Stereographic, plotting
+from pyro_hyperbolic.geometry import space
+from pyro_hyperbolic.nn import ManifoldModule
 from pyro_hyperbolic.plotting.canvas import drawn
 from pyro_hyperbolic.plotting.lens import Lens, lens_of
 
@@ -168,7 +170,7 @@ POINT_ARGUMENTS: dict[str, Callable[[torch.Tensor, PoincareBall], Axes]] = {
 @pytest.mark.parametrize(
     ("bad", "remedy"),
     [
-        (torch.zeros(4, 3), r"\(\.\.\., 2\), got \(4, 3\); project"),
+        (torch.zeros(4, 3), r"\(\.\.\., 2\), got \(4, 3\); project .* with analysis.TangentPCA.* or analysis.HoroPCA"),
         (torch.tensor(0.5), "project"),
         (torch.tensor([[0.6, 0.0]]), r"radius 1/sqrt\(c\) = 0.5, got a point of norm 0.6.*projx"),
         (torch.tensor([[math.nan, 0.0]]), "finite"),
@@ -180,9 +182,29 @@ def test_bad_points(name: str, bad: torch.Tensor, remedy: str) -> None:
     assert not plt.get_fignums()  # nothing is left behind
 
 
-def test_other_manifolds_are_refused() -> None:
-    with pytest.raises(ValueError, match="manifold must be a PoincareBall, got 3"):
-        plotting.disc(3)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("manifold", "message"),
+    [
+        (3, "manifold must be a Manifold, got 3"),
+        (ManifoldModule(PoincareBall(1.0)), r"got a module, ManifoldModule; .* call it: module\(\)"),
+        (Lorentz(1.0), r"a PoincareBall, got Lorentz\(c=1.0\); pass manifold.to_poincare\(points\) and PoincareBall"),
+        (Stereographic(-1.0), r"a PoincareBall, got Stereographic\(k=-1.0\); pass PoincareBall\(manifold.c\)"),
+        (Stereographic(1.0), r"got Stereographic\(k=1.0\); plotting.explore shows"),
+        (Sphere(1.0), r"got Sphere\(c=1.0\); plotting.explore shows"),
+        (Euclidean(), r"got Euclidean\(\); plotting.explore shows"),
+        (space("h1,s1"), r"got Product.*; plotting.explore shows .* of a product one factor at a time"),
+        (PoincareBall(torch.tensor([1.0, 2.0])), "manifold must have one curvature, got PoincareBall.*with_curvatures"),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_other_manifolds_are_refused(manifold: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plotting.embedding(X, manifold)
+
+
+def test_a_center_outside_names_the_ball() -> None:
+    with pytest.raises(ValueError, match=r"center must be points of PoincareBall\(c=1.0\), got 1"):
+        plotting.embedding(X, PoincareBall(1.0), center=torch.tensor([2.0, 0.0]))
 
 
 def test_shapes_that_do_not_broadcast() -> None:
@@ -190,7 +212,5 @@ def test_shapes_that_do_not_broadcast() -> None:
         plotting.geodesic(X, X[:2], PoincareBall(1.0))
 
 
-def test_a_batch_of_curvatures_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"manifold must have one curvature, got PoincareBall.*PoincareBall\(c\[i\]\)"):
-        plotting.disc(PoincareBall(torch.tensor([1.0, 2.0])))
+def test_one_curvature_of_any_shape() -> None:
     assert plotting.disc(PoincareBall(torch.tensor([4.0]))).get_xlim()[1] == pytest.approx(0.515)

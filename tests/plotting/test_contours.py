@@ -64,6 +64,12 @@ def test_mistakes() -> None:
         ({"view": "equidistant"}, "extent must be given in the equidistant view"),
         ({"log_density": lambda z: law.log_prob(z.unsqueeze(-2))}, "log_density must return one value per point"),
         ({"log_density": lambda z: z[:, 0] * math.nan}, "log_density must be finite"),
+        ({"log_density": CENTRES}, "log_density must be a function of points, got Tensor; pass for example"),
+        ({"log_density": law}, r"must be a function of points, got WrappedNormal; .* distribution.log_prob"),
+        (
+            {"log_density": hdist.WrappedNormal(CENTRES[0], 0.4, PoincareBall(0.5)).log_prob},
+            r"log_density must take points of PoincareBall\(c=1.0\), got that of .* on PoincareBall\(c=0.5\)",
+        ),
     ):
         arguments: dict[str, Any] = {"log_density": lambda z: -ball.dist0(z), "resolution": 8} | options
         with pytest.raises(ValueError, match=message):

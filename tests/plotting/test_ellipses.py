@@ -47,3 +47,7 @@ def test_mistakes() -> None:
         plotting.regions(POINTS[None], 0.1, ball)
     with pytest.raises(ValueError, match="scales must be positive"):
         plotting.regions(POINTS, -0.1, ball)
+    with pytest.raises(
+        ValueError, match=r"on the space of the points, PoincareBall\(c=1.0\), got .* PoincareBall\(c=0.9"
+    ):
+        plotting.regions(POINTS, hdist.RiemannianNormal(POINTS, 0.1, PoincareBall(0.999)), ball)

@@ -21,6 +21,7 @@ import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Lorentz, PoincareBall, datasets, plotting
 from pyro_hyperbolic.analysis import TangentPCA
 from pyro_hyperbolic.geometry import Euclidean, Manifold, Product, Sphere, Stereographic
+from pyro_hyperbolic.nn import ManifoldModule
 
 DOUBLE = torch.float64
 BALL = PoincareBall(1.0)
@@ -112,6 +113,36 @@ def test_labels_and_edges() -> None:
     assert (data["labels"]["low"], data["labels"]["high"]) == (-3.0, 2.0)
 
 
+# Posteriors in single precision, and in the other charts of the space of POINTS.
+SINGLE = hdist.WrappedNormal(POINTS.float(), 0.4, PoincareBall(torch.tensor(0.7)))
+CHARTS = {
+    chart: hdist.WrappedNormal(
+        chart.from_normal_coords(None, BALL.to_normal_coords(None, POINTS)), torch.tensor([0.4, 0.2]).double(), chart
+    )
+    for chart in (BALL, Lorentz(1.0), Stereographic(-1.0))
+}
+
+
+@pytest.mark.parametrize("chart", CHARTS, ids=repr)
+def test_posteriors_in_any_chart_of_the_space(chart: Manifold) -> None:
+    expected, found = (content(plotting.explore(POINTS, BALL, None, scales=CHARTS[c])) for c in (BALL, chart))
+    for one, other in zip(expected["regions"], found["regions"], strict=True):
+        np.testing.assert_allclose(numbers(one["tril"]), numbers(other["tril"]), rtol=1e-6)
+    # Rounded curvatures and points are the same.
+    plotting.explore(POINTS, PoincareBall(0.7), None, scales=SINGLE)
+
+
+def test_regions_of_gaussians() -> None:
+    tril = torch.tensor([[0.4, 0.0], [0.3, 0.2]]).double()
+    for law, expected in (
+        (pyro.distributions.Normal(POINTS, 0.4).to_event(1), [0.4, 0.0, 0.4]),
+        (pyro.distributions.MultivariateNormal(POINTS, scale_tril=tril), [0.4, 0.3, 0.2]),
+    ):
+        region = content(plotting.explore(POINTS, Euclidean(), None, scales=law))["regions"][0]
+        found = numbers(region["tril"]).reshape(4, 3)
+        np.testing.assert_allclose(found, np.tile(np.multiply(expected, math.sqrt(2 * math.log(2))), (4, 1)), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("scales", "expected"),
     [
@@ -120,7 +151,6 @@ def test_labels_and_edges() -> None:
         (torch.tensor([[0.4, 0.2]]).expand(4, 2), [0.4, 0.0, 0.2]),
         (torch.tensor([[0.4, 0.0], [0.3, 0.2]]).expand(4, 2, 2), [0.4, 0.3, 0.2]),
         (hdist.WrappedNormal(POINTS / 2, torch.full((4, 1), 0.4).double(), PoincareBall(4.0)), [0.4, 0.0, 0.4]),
-        (pyro.distributions.Normal(POINTS, 0.4).to_event(1), [0.4, 0.0, 0.4]),
     ],
 )
 def test_regions(scales: Any, expected: list[float]) -> None:
@@ -230,6 +260,7 @@ def test_five_thousand_digits_take_less_than_eight_megabytes(tmp_path: Path) -> 
         ({"points": POINTS * math.nan}, "points must be finite"),
         ({"manifold": Product((Euclidean(), 1), (Euclidean(), 1))}, "manifold must be one of .* one factor at a time"),
         ({"manifold": PoincareBall(torch.tensor([1.0, 2.0]))}, "manifold must have one curvature"),
+        ({"manifold": ManifoldModule(BALL)}, r"manifold must be a Manifold, got a module, .* call it: module\(\)"),
         ({"path": "page.txt"}, "path must end in .html, got 'page.txt'"),
         ({"names": "abcd"}, "names must be 4 strings"),
         ({"names": ["a"]}, "names must be 4 strings"),
@@ -239,6 +270,27 @@ def test_five_thousand_digits_take_less_than_eight_megabytes(tmp_path: Path) -> 
         ({"scales": -1.0}, "scales must be positive"),
         ({"scales": torch.ones(4, 2, 2)}, "lower Cholesky"),
         ({"scales": hdist.WrappedNormal(POINTS[:3], 1.0, BALL)}, r"posteriors of batch shape \(4,\)"),
+        (
+            {"scales": CHARTS[BALL], "manifold": PoincareBall(1.01)},
+            r"the space of the points, PoincareBall\(c=1.01\), got",
+        ),
+        (
+            {"scales": CHARTS[BALL], "manifold": Euclidean()},
+            r"points, Euclidean\(\), got WrappedNormal on PoincareBall",
+        ),
+        (
+            {"scales": pyro.distributions.Normal(POINTS, 1.0).to_event(1)},
+            r"PoincareBall\(c=1.0\), got Normal on Euclidean",
+        ),
+        (
+            {"scales": hdist.WrappedNormal(POINTS.flip(0), 1.0, BALL)},
+            "means at the points, got 4 of 4 .*posterior.mean",
+        ),
+        (
+            {"scales": hdist.WrappedNormal(POINTS + 1e-4, 1.0, BALL)},
+            "got 4 of 4 that are elsewhere, the first in row 0",
+        ),
+        ({"scales": hdist.WrappedNormal(torch.zeros(4, 3), 1.0, BALL)}, r"of two dimensions, got event shape \(3,\)"),
         ({"draws": POINTS}, r"draws must have shape \(S, 4, 2\)"),
         ({"images": torch.rand(4, 784)}, "images must be .* reshape flat images"),
         ({"images": 7 * torch.ones(4, 2, 2)}, "images must be bytes or numbers from 0 to 1"),

@@ -107,6 +107,10 @@ def test_errors() -> None:
         plotting.density(hdist.WrappedNormal(torch.zeros(3, 2), 1.0, ball))
     with pytest.raises(ValueError, match=r"got \(\) and \(4,\)"):
         plotting.density(hdist.WrappedNormal(torch.zeros(4), 1.0, ball))
+    with pytest.raises(ValueError, match=r"distribution must take points of PoincareBall\(c=1.0\), got .*\(c=2.0\)"):
+        plotting.density(hdist.WrappedNormal(torch.zeros(2), 1.0, PoincareBall(2.0)), manifold=ball)
+    with pytest.raises(ValueError, match="function must be a function of points, got Tensor"):
+        plotting.heatmap(torch.zeros(4, 2), ball)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="manifold must be given"):
         plotting.density(dist.Normal(torch.zeros(2), 1.0).to_event(1))
     with pytest.raises(ValueError, match="extent must be given at c = 0"):

@@ -46,7 +46,8 @@ def explore(
     itself. In a browser ``explorer`` is the page's own object.
 
     Args:
-        points: ``(N, D)``, in any chart. Of more than two dimensions a projection is shown, one is a line of the disc.
+        points: ``(N, D)``, in any chart. Points of more than two dimensions are projected; one-dimensional points lie
+            on a line in the disc.
         manifold: their space: a Poincaré ball or hyperboloid of any curvature; a plane or a sphere too.
         path: file to write, or ``None`` to write none.
         labels: one per point, the colours. Strings, booleans and integers of at most 20 values are classes with a
@@ -56,8 +57,8 @@ def explore(
             or numbers from 0 to 1.
         edges: pairs of indices of points, integers ``(E, 2)``, drawn as geodesics.
         scales: the posteriors around the points: standard deviations of wrapped normals, ``(N,)``, ``(N, 1)`` or
-            ``(N, 2)``, Cholesky factors ``(N, 2, 2)``, or a distribution of batch shape ``(N,)``. The regions of 50 and
-            90% are drawn. In two dimensions only.
+            ``(N, 2)``, Cholesky factors ``(N, 2, 2)``, or a distribution of batch shape ``(N,)`` on the same space with
+            its means at the points. The regions of 50 and 90% are drawn. In two dimensions only.
         draws: samples of the posteriors, ``(S, N, D)``.
         classes: whether labels are classes; by default the rule above decides.
         center: what the page shows in the middle at first: a point, the index of one, or ``"mean"`` for the Fréchet
@@ -106,7 +107,7 @@ def explore(
         "names": None if names is None else _checked_names(names, count),
         "images": None if images is None else sheet(images, count),
         "edges": None if edges is None else packed(check_edges(edges, count), "u4"),
-        "regions": None if scales is None else _regions(scales, count, s),
+        "regions": None if scales is None else _regions(scales, x, s),
         "draws": None if draws is None else _draws(draws, count, s),
     }
     page = Explorer(content)
@@ -126,8 +127,8 @@ def _checked_names(names: Sequence[str], count: int) -> list[str]:
     return [str(name) for name in names]
 
 
-def _regions(scales: Scales, count: int, s: Surface) -> list[dict[str, Any]]:
-    factors = region_factors(scales, count, s.manifold)
+def _regions(scales: Scales, x: Tensor, s: Surface) -> list[dict[str, Any]]:
+    factors = region_factors(scales, x, s.manifold)
     rows, columns = torch.tril_indices(2, 2)
     return [{"level": level, "tril": packed(factors(level)[:, rows, columns] / s.unit, "f4")} for level in LEVELS]
 
