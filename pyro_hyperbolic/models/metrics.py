@@ -27,6 +27,9 @@ def average_precision(positive: Tensor, negative: Tensor) -> float:
 
 def _check(positive: Tensor, negative: Tensor) -> None:
     if positive.dim() != 1 or negative.dim() != 1 or not len(positive) or not len(negative):
-        raise ValueError("positive and negative must be non-empty vectors of scores.")
+        raise ValueError(
+            f"positive and negative must be non-empty vectors of scores, got {tuple(positive.shape)} and"
+            f" {tuple(negative.shape)}; pass scores.flatten()."
+        )
     if bool(positive.isnan().any()) or bool(negative.isnan().any()):
         raise ValueError("scores must not be nan: the model that gave them has diverged.")
