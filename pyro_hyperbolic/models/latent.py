@@ -14,7 +14,7 @@ from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
 from pyro_hyperbolic.geometry import Euclidean, Manifold, dimension
 from pyro_hyperbolic.nn import ManifoldModule
 from pyro_hyperbolic.nn.manifold import as_module
-from pyro_hyperbolic.ops.checks import check_choice, checked_integer
+from pyro_hyperbolic.ops.checks import check_choice, checked_integer, is_number
 
 DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
     "wrapped": WrappedNormal,
@@ -41,7 +41,7 @@ class Latent(nn.Module):
     def __init__(self, dim: int, prior_scale: float, posterior_scale: str, learn_prior_scale: bool) -> None:
         super().__init__()
         check_choice("posterior_scale", posterior_scale, POSTERIOR_SCALES)
-        if not (isinstance(prior_scale, (int, float)) and 0 < prior_scale < math.inf):
+        if not (is_number(prior_scale) and 0 < prior_scale < math.inf):
             raise ValueError(f"prior_scale must be a positive number, got {prior_scale!r}.")
         self.dim = checked_integer("latent_dim", dim, least=1)
         self.scale_dim = 1 if posterior_scale == "isotropic" else self.dim

@@ -20,7 +20,7 @@ from pyro_hyperbolic.models.likelihoods import Likelihood, build_likelihood
 from pyro_hyperbolic.models.params import register
 from pyro_hyperbolic.models.warm_up import WarmUp
 from pyro_hyperbolic.nn import Covariates, Decoder, Encoder, ManifoldModule, build_decoder
-from pyro_hyperbolic.ops.checks import checked_integer, inspectable
+from pyro_hyperbolic.ops.checks import checked_integer, inspectable, is_number
 
 Values = Mapping[str, Tensor]
 
@@ -402,7 +402,7 @@ class EuclideanVAE(HyperbolicVAE):
 
 def _positive_weight(beta: float | WarmUp) -> float:
     weight = beta(0) if isinstance(beta, WarmUp) else beta
-    if not (isinstance(weight, (int, float)) and 0 < weight < math.inf):
+    if not (is_number(weight) and 0 < weight < math.inf):
         raise ValueError(f"beta must be a positive number or a WarmUp, got {beta!r}.")
     return float(weight)
 
