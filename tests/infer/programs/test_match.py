@@ -10,7 +10,7 @@ from torch import nn
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.geometry import Lorentz
+from pyro_hyperbolic.geometry import Lorentz, Sphere
 from pyro_hyperbolic.infer import AutoWrappedNormal, EnsembleSVI, FastSVI, check_model_guide
 from pyro_hyperbolic.nn import ManifoldModule
 
@@ -100,6 +100,22 @@ def test_another_chart():
     guide = program(hdist.WrappedNormal(chart.origin(1), 0.1, chart))
     with pytest.raises(ValueError, match=r"poincare_ball\(c=1\) in the model and of hyperboloid\(c=1\) in the"):
         check_model_guide(MODEL, guide)
+
+
+@pytest.mark.parametrize("chart", [Lorentz(1.0), Sphere(1.0)], ids=str)
+def test_another_chart_is_named_before_a_likelihood_sees_it(chart):
+    def model():
+        z = pyro.sample("z", hdist.WrappedNormal(torch.zeros(2), 1.0, BALL))
+        pyro.sample("x", dist.Bernoulli(logits=BALL.dist0(z)), obs=torch.tensor(1.0))
+
+    def guide():
+        pyro.sample("z", hdist.WrappedNormal(chart.origin(2), 0.1, chart))
+
+    message = rf"site 'z': the point was drawn on {type(chart).__name__}\(c=1.0\), .* ball of c = 1.0.*use one manifold"
+    svi = FastSVI(model, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    for run in (lambda: check_model_guide(model, guide), svi.step, lambda: Trace_ELBO().loss(model, guide)):
+        with pytest.raises(ValueError, match=message):
+            run()
 
 
 @pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
