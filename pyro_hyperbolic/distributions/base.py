@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from pyro.distributions import Independent, MaskedDistribution, TorchDistribution
 from pyro.poutine.runtime import am_i_wrapped
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.constraints import on_manifold
@@ -251,14 +251,16 @@ def broadcast_batch(name: str, **shapes: torch.Size) -> torch.Size:
 def check_point_args(name: str, loc: Tensor, manifold: Manifold | None) -> Manifold:
     """Check the arguments that every distribution on a manifold takes."""
     if not isinstance(manifold, Manifold):
-        raise ValueError(
-            f"{name}: manifold must be a manifold, got {manifold!r}; pass for example PoincareBall(c=1.0)."
-        )
-    if not isinstance(loc, Tensor) or loc.dim() == 0 or not loc.is_floating_point():
+        # A module of nn, which this package does not know, gives its manifold when it is called.
+        remedy = "call it: manifold()" if isinstance(manifold, nn.Module) else "pass for example PoincareBall(c=1.0)"
+        raise ValueError(f"{name}: manifold must be a manifold, got {manifold!r}; {remedy}.")
+    if not isinstance(loc, Tensor) or loc.dim() == 0:
         raise ValueError(
             f"{name}: loc must be a floating tensor of shape (..., d), got"
             f" {tuple(loc.shape) if isinstance(loc, Tensor) else loc!r}; for d = 1 use loc.unsqueeze(-1)."
         )
+    if not loc.is_floating_point():
+        raise ValueError(f"{name}: loc must be a floating tensor, got {loc.dtype}; use loc.float().")
     check_precision(loc, f"{name}: loc")
     if manifold.intrinsic_dim(loc.shape[-1]) < 1:
         raise ValueError(f"{name}: loc must have at least one dimension, got {tuple(loc.shape)}.")

@@ -20,7 +20,8 @@ from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.geometry import Manifold, Product
+from pyro_hyperbolic.geometry.chart import StereographicChart
 from pyro_hyperbolic.geometry.manifold import describe, same_curvature
 from pyro_hyperbolic.geometry.poincare_math import watch_gaps
 from pyro_hyperbolic.ops.checks import inspectable, validating
@@ -156,8 +157,10 @@ def _look_outside(point: Tensor, c: float | Tensor, gaps: Tensor) -> None:
         return
     made = point if point in _homes or point._base is None else point._base
     home = _homes.get(made)
-    if home is None or home.origin is not Origin.KEPT or not inspectable(point, gaps):
+    if home is None or not inspectable(point, gaps):
         return
+    if home.origin is Origin.DRAWN and isinstance(home.manifold, (StereographicChart, Product)):
+        return  # another curvature is for log_prob to tell; here it is another chart that draws points of no ball
     # A point that was made here lies inside the ball where it was.
     if bool((gaps.isnan() & point.isfinite().all(-1, keepdim=True)).any()):
         number = c.squeeze(-1) if isinstance(c, Tensor) and c.dim() > 0 else c

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.geometry import poincare_math as pm
 from pyro_hyperbolic.geometry.manifold import Manifold
+from pyro_hyperbolic.ops.checks import checked_integer
 from pyro_hyperbolic.ops.tolerances import border_distance
 
 
@@ -25,7 +26,7 @@ class StereographicChart(Manifold):
         return dim
 
     def origin(self, dim: int, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
-        return torch.zeros(dim, dtype=dtype, device=device)
+        return torch.zeros(checked_integer("dim", dim, least=1), dtype=dtype, device=device)
 
     def reach(self, dtype: torch.dtype) -> float | Tensor:
         # Only a ball has a border. Minus 0 has a root of its own.
@@ -35,11 +36,11 @@ class StereographicChart(Manifold):
 
     def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
         r"""Möbius addition :math:`x \oplus y`."""
-        return pm.mobius_add(x, y, self.aligned_c(x), self.sign)
+        return pm.mobius_add(x, y, self.aligned_c(x, y), self.sign)
 
     def gyration(self, a: Tensor, b: Tensor, u: Tensor) -> Tensor:
         r"""The rotation :math:`\operatorname{gyr}[a, b]u` by which :math:`\oplus` fails to be associative."""
-        return pm.gyration(a, b, u, self.aligned_c(a), self.sign)
+        return pm.gyration(a, b, u, self.aligned_c(a, b, u), self.sign)
 
     def lambda_x(self, x: Tensor) -> Tensor:
         """Conformal factor ``(...)``."""
@@ -47,19 +48,19 @@ class StereographicChart(Manifold):
 
     def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
         """Riemannian inner product of tangent vectors at ``x``."""
-        return pm.inner(x, u, v, self.aligned_c(x))
+        return pm.inner(x, u, v, self.aligned_c(x, u, v))
 
     def norm(self, x: Tensor, u: Tensor) -> Tensor:
         """Riemannian norm of a tangent vector at ``x``."""
-        return pm.norm(x, u, self.aligned_c(x))
+        return pm.norm(x, u, self.aligned_c(x, u))
 
     def expmap(self, x: Tensor, v: Tensor) -> Tensor:
         """Exponential map of the tangent vector ``v`` at ``x``."""
-        return pm.expmap(x, v, self.aligned_c(x), self.sign)
+        return pm.expmap(x, v, self.aligned_c(x, v), self.sign)
 
     def logmap(self, x: Tensor, y: Tensor) -> Tensor:
         """Logarithm map, the inverse of :meth:`expmap`."""
-        return pm.logmap(x, y, self.aligned_c(x), self.sign)
+        return pm.logmap(x, y, self.aligned_c(x, y), self.sign)
 
     def expmap0(self, v: Tensor) -> Tensor:
         """Exponential map at the origin."""
@@ -71,25 +72,25 @@ class StereographicChart(Manifold):
 
     def from_normal_coords(self, x: Tensor | None, v: Tensor) -> Tensor:
         r""":math:`\exp_x(v/\lambda_x)`: the point at distance :math:`|v|` from ``x`` in direction ``v``."""
-        c = self.aligned_c(v)
+        c = self.aligned_c(v, x)
         return pm.expmap0(v / 2, c, self.sign) if x is None else pm.from_normal_coords(x, v, c, self.sign)
 
     def to_normal_coords(self, x: Tensor | None, y: Tensor) -> Tensor:
         r""":math:`\lambda_x \log_x(y)`, the inverse of :meth:`from_normal_coords`."""
-        c = self.aligned_c(y)
+        c = self.aligned_c(y, x)
         return 2 * pm.logmap0(y, c, self.sign) if x is None else pm.to_normal_coords(x, y, c, self.sign)
 
     def frame(self, x: Tensor, v: Tensor) -> Tensor:
         r""":math:`v/\lambda_x`."""
-        return pm.transp0(x, v / 2, self.aligned_c(x))
+        return pm.transp0(x, v / 2, self.aligned_c(x, v))
 
     def coframe(self, x: Tensor, u: Tensor) -> Tensor:
         r""":math:`\lambda_x u`."""
-        return 2 * pm.transp0back(x, u, self.aligned_c(x))
+        return 2 * pm.transp0back(x, u, self.aligned_c(x, u))
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         """Geodesic distance; its derivative at ``x = y``, and at antipodes, is taken as 0."""
-        return pm.dist(x, y, self.aligned_c(x), self.sign)
+        return pm.dist(x, y, self.aligned_c(x, y), self.sign)
 
     def dist0(self, x: Tensor) -> Tensor:
         """Distance to the origin."""
@@ -97,19 +98,19 @@ class StereographicChart(Manifold):
 
     def pairwise_dist(self, x: Tensor, y: Tensor) -> Tensor:
         """Distances of ``(..., N, d)`` to ``(..., M, d)`` as ``(..., N, M)``, in O(N M) memory."""
-        return pm.pairwise_dist(x, y, self.c_of_sets(x), self.sign)
+        return pm.pairwise_dist(x, y, self.c_of_sets(x, y), self.sign)
 
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """Parallel transport of ``v`` along the geodesic from ``x`` to ``y``."""
-        return pm.transp(x, y, v, self.aligned_c(x), self.sign)
+        return pm.transp(x, y, v, self.aligned_c(x, y, v), self.sign)
 
     def transp0(self, y: Tensor, v: Tensor) -> Tensor:
         """Parallel transport of ``v`` from the origin to ``y``."""
-        return pm.transp0(y, v, self.aligned_c(y))
+        return pm.transp0(y, v, self.aligned_c(y, v))
 
     def transp0back(self, x: Tensor, u: Tensor) -> Tensor:
         """Parallel transport of ``u`` from ``x`` to the origin."""
-        return pm.transp0back(x, u, self.aligned_c(x))
+        return pm.transp0back(x, u, self.aligned_c(x, u))
 
     def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
         r"""Distance to the gyroplane :math:`\{\langle \log_p(x), a\rangle = 0\}`, positive on the side of ``a``.
@@ -117,7 +118,7 @@ class StereographicChart(Manifold):
         For many planes at once give ``x`` as ``(N, 1, d)`` and the planes as ``(M, d)``: the result ``(N, M)`` takes
         O(N M) memory, and one matrix product in float32. See :mod:`pyro_hyperbolic.geometry.planes`.
         """
-        return pm.dist2plane(x, p, a, self.aligned_c(x), signed, self.sign)
+        return pm.dist2plane(x, p, a, self.aligned_c(x, p, a), signed, self.sign)
 
     def dist2plane0(self, x: Tensor, p: Tensor, v: Tensor, signed: bool = True) -> Tensor:
         # The frame at p has the directions of the coordinates.

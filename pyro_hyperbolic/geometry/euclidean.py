@@ -9,6 +9,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from pyro_hyperbolic.geometry.framed import Space
+from pyro_hyperbolic.ops.checks import check_sizes, checked_integer
 from pyro_hyperbolic.ops.pairs import pairwise_norm
 from pyro_hyperbolic.ops.special import dot, safe_norm, unit
 
@@ -45,16 +46,19 @@ class Euclidean(Space):
         return dim
 
     def origin(self, dim: int, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
-        return torch.zeros(dim, dtype=dtype, device=device)
+        return torch.zeros(checked_integer("dim", dim, least=1), dtype=dtype, device=device)
 
     def from_normal_coords(self, x: Tensor | None, v: Tensor) -> Tensor:
+        check_sizes(v, x)
         # A view, since a sample is recognised as the object that it is.
         return v.view_as(v) if x is None else x + v
 
     def to_normal_coords(self, x: Tensor | None, y: Tensor) -> Tensor:
+        check_sizes(y, x)
         return y if x is None else y - x
 
     def frame(self, x: Tensor, v: Tensor) -> Tensor:
+        check_sizes(x, v)
         return v.expand(torch.broadcast_shapes(x.shape, v.shape))
 
     def coframe(self, x: Tensor, u: Tensor) -> Tensor:
@@ -62,19 +66,23 @@ class Euclidean(Space):
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         """Euclidean distance; its derivative at ``x = y`` is taken as 0."""
+        check_sizes(x, y)
         return safe_norm(x - y).squeeze(-1)
 
     def dist0(self, x: Tensor) -> Tensor:
         return safe_norm(x).squeeze(-1)
 
     def pairwise_dist(self, x: Tensor, y: Tensor) -> Tensor:
+        check_sizes(x, y)
         return pairwise_norm(x, y)
 
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        check_sizes(x, y, v)
         return v.expand(torch.broadcast_shapes(x.shape, y.shape, v.shape))
 
     def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
         r""":math:`\langle x - p, a\rangle/|a|`; 0 for ``a = 0``."""
+        check_sizes(x, p, a)
         normal = unit(a)
         out = dot(x, normal) - dot(p, normal)
         return out if signed else out.abs()
@@ -96,6 +104,7 @@ class Euclidean(Space):
         return weights.sum(-2, keepdim=True) * torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
 
     def base_point_variation(self, m: Tensor, v: Tensor, dm: Tensor) -> Tensor:
+        check_sizes(m, v, dm)
         return dm.expand(torch.broadcast_shapes(dm.shape, v.shape))
 
     def exp0(self, v: Tensor) -> Tensor:
@@ -105,6 +114,7 @@ class Euclidean(Space):
         return x
 
     def recentre(self, m: Tensor, v: Tensor) -> Tensor:
+        check_sizes(m, v)
         return v - m
 
     def reach(self, dtype: torch.dtype) -> float | Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.geometry.frechet import frechet_mean
 from pyro_hyperbolic.geometry.manifold import Manifold
+from pyro_hyperbolic.ops.checks import static_size
 from pyro_hyperbolic.ops.special import dot, safe_norm
 
 
@@ -59,4 +60,4 @@ class Space(Manifold):
         return frechet_mean(self, x, weights)
 
     def _origin_of(self, x: Tensor) -> Tensor:
-        return self.origin(self.intrinsic_dim(x.shape[-1]), x.dtype, x.device)
+        return self.origin(self.intrinsic_dim(static_size(x)), x.dtype, x.device)

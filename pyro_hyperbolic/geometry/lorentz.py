@@ -12,6 +12,7 @@ from pyro_hyperbolic.geometry import lorentz_math as lm
 from pyro_hyperbolic.geometry.frechet import frechet_mean
 from pyro_hyperbolic.geometry.gyro import GyroManifold
 from pyro_hyperbolic.geometry.poincare_math import as_factor
+from pyro_hyperbolic.ops.checks import check_sizes, checked_integer
 from pyro_hyperbolic.ops.products import einsum
 from pyro_hyperbolic.ops.special import dot
 from pyro_hyperbolic.ops.tolerances import hyperboloid_tolerance
@@ -50,6 +51,7 @@ class Lorentz(GyroManifold):
 
     def origin(self, dim: int, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
         """``(d + 1,)``; for a batch of curvatures ``c.shape + (d + 1,)``."""
+        dim = checked_integer("dim", dim, least=1)
         zero = torch.zeros(self.batch_shape + (dim,), dtype=dtype, device=device)
         return torch.cat([torch.ones_like(zero[..., :1]) / lm.root(self.aligned_c(zero), zero), zero], -1)
 
@@ -61,11 +63,11 @@ class Lorentz(GyroManifold):
 
     def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
         r"""Möbius addition :math:`x \oplus y`, the translation from the origin to ``x`` applied to ``y``."""
-        c = self.aligned_c(x)
+        c = self.aligned_c(x, y)
         return lm.from_normal_coords(x, lm.to_normal_coords0(y, c), c)
 
     def mobius_coadd(self, x: Tensor, y: Tensor) -> Tensor:
-        return lm.mobius_coadd(x, y, self.aligned_c(x))
+        return lm.mobius_coadd(x, y, self.aligned_c(x, y))
 
     def antipode(self, x: Tensor) -> Tensor:
         """The point with the opposite space part."""
@@ -78,12 +80,12 @@ class Lorentz(GyroManifold):
 
     def mobius_matvec(self, m: Tensor, x: Tensor) -> Tensor:
         r""":math:`\exp_0(M \log_0 x)` for a matrix ``(..., k, d)``."""
-        c = self.aligned_c(x)
+        c = self.aligned_c(x, coords=m)
         return lm.from_normal_coords0(einsum("...od,...d->...o", m, lm.to_normal_coords0(x, c)), c)
 
     def gyration(self, a: Tensor, b: Tensor, u: Tensor) -> Tensor:
         r"""The rotation :math:`\operatorname{gyr}[a, b]` of a tangent vector ``u`` at the origin, or of a point."""
-        return lm.gyration(a, b, u, self.aligned_c(a))
+        return lm.gyration(a, b, u, self.aligned_c(a, b, u))
 
     def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
         """Riemannian inner product of tangent vectors at ``x``: their Minkowski product, without its cancellation."""
@@ -98,18 +100,18 @@ class Lorentz(GyroManifold):
         return (-lm.time(x) / lm.root(self.aligned_c(x), x)).squeeze(-1)
 
     def frame(self, x: Tensor, v: Tensor) -> Tensor:
-        return lm.frame(x, v, self.aligned_c(x))
+        return lm.frame(x, v, self.aligned_c(x, coords=v))
 
     def coframe(self, x: Tensor, u: Tensor) -> Tensor:
         """Components ``(..., d)`` of the tangent vector ``u`` at ``x``, the inverse of :meth:`frame`."""
-        return lm.coframe(x, u, self.aligned_c(x))
+        return lm.coframe(x, u, self.aligned_c(x, u))
 
     def expmap(self, x: Tensor, v: Tensor) -> Tensor:
         """Exponential map of the tangent vector ``v`` at ``x``.
 
         Far out use :meth:`from_normal_coords`: rounding hides the length of a vector whose coordinates are large.
         """
-        c = self.aligned_c(x)
+        c = self.aligned_c(x, v)
         return lm.from_normal_coords(x, lm.coframe(x, v, c), c)
 
     def logmap(self, x: Tensor, y: Tensor) -> Tensor:
@@ -128,27 +130,27 @@ class Lorentz(GyroManifold):
     def from_normal_coords(self, x: Tensor | None, v: Tensor) -> Tensor:
         if x is None:
             return lm.from_normal_coords0(v, self.aligned_c(v))
-        return lm.from_normal_coords(x, v, self.aligned_c(v))
+        return lm.from_normal_coords(x, v, self.aligned_c(x, coords=v))
 
     def to_normal_coords(self, x: Tensor | None, y: Tensor) -> Tensor:
         if x is None:
             return lm.to_normal_coords0(y, self.aligned_c(y))
-        return lm.to_normal_coords(x, y, self.aligned_c(y))
+        return lm.to_normal_coords(x, y, self.aligned_c(y, x))
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         """Geodesic distance; its derivative at ``x = y`` is taken as 0."""
-        return lm.dist(x, y, self.aligned_c(x))
+        return lm.dist(x, y, self.aligned_c(x, y))
 
     def dist0(self, x: Tensor) -> Tensor:
         """Distance to the origin."""
         return lm.dist0(x, self.aligned_c(x))
 
     def pairwise_dist(self, x: Tensor, y: Tensor) -> Tensor:
-        return lm.pairwise_dist(x, y, self.c_of_sets(x))
+        return lm.pairwise_dist(x, y, self.c_of_sets(x, y))
 
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """Parallel transport of ``v`` along the geodesic from ``x`` to ``y``."""
-        return lm.transp(x, y, v, self.aligned_c(x))
+        return lm.transp(x, y, v, self.aligned_c(x, y, v))
 
     def transp0(self, y: Tensor, v: Tensor) -> Tensor:
         """Parallel transport of ``v``, with time component 0, from the origin to ``y``."""
@@ -161,7 +163,7 @@ class Lorentz(GyroManifold):
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The point reached at time ``t`` on the geodesic with ``x`` at 0 and ``y`` at 1."""
-        return lm.geodesic(as_factor(t), x, y, self.aligned_c(x))
+        return lm.geodesic(as_factor(t), x, y, self.aligned_c(x, y))
 
     def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
         r"""Distance to the hyperplane :math:`\{\langle x, a\rangle_L = 0\}`, ``a`` a tangent vector at ``p``.
@@ -169,10 +171,10 @@ class Lorentz(GyroManifold):
         For many planes at once give ``x`` as ``(N, 1, d + 1)`` and the planes as ``(M, d + 1)``: the result ``(N, M)``
         takes O(N M) memory. A distance beyond :meth:`reach` is infinite.
         """
-        return lm.dist2plane(x, p, a, self.aligned_c(x), signed)
+        return lm.dist2plane(x, p, a, self.aligned_c(x, p, a), signed)
 
     def dist2plane0(self, x: Tensor, p: Tensor, v: Tensor, signed: bool = True) -> Tensor:
-        return lm.dist2plane0(x, p, v, self.aligned_c(x), signed)
+        return lm.dist2plane0(x, p, v, self.aligned_c(x, p, coords=v), signed)
 
     def frechet_mean(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Weighted Fréchet mean; see :func:`~pyro_hyperbolic.geometry.frechet_mean`."""
@@ -184,13 +186,14 @@ class Lorentz(GyroManifold):
 
     def proju(self, x: Tensor, u: Tensor) -> Tensor:
         r""":math:`u + c\langle x, u\rangle_L\,x`: the vector ``u`` of Minkowski space, projected at ``x``."""
-        return lm.proju(x, u, self.aligned_c(x))
+        return lm.proju(x, u, self.aligned_c(x, u))
 
     def egrad2rgrad(self, x: Tensor, u: Tensor) -> Tensor:
         """The Riemannian gradient from the gradient ``u`` in the coordinates, whose time component changes its sign."""
         return self.proju(x, torch.cat([-lm.time(u), lm.space(u)], -1))
 
     def _is_tangent(self, x: Tensor, u: Tensor) -> Tensor:
+        check_sizes(x, u)
         product = lm.minkowski(x, u).abs()
         return product <= hyperboloid_tolerance(x.dtype) * lm.dot(x.abs(), u.abs())
 

@@ -14,7 +14,7 @@ from typing_extensions import Self
 
 from pyro_hyperbolic.geometry.recentre import recentre
 from pyro_hyperbolic.geometry.variation import base_point_variation
-from pyro_hyperbolic.ops.checks import check_precision, inspectable, validating
+from pyro_hyperbolic.ops.checks import check_precision, check_sizes, inspectable, is_number, validating
 from pyro_hyperbolic.ops.products import einsum
 from pyro_hyperbolic.ops.special import cosh_sqrt, log_sinhc, squared_norm, tanhc
 
@@ -41,7 +41,7 @@ class Manifold(ABC):
     _checked = True  # whether the values of c are known to be valid
 
     def __init__(self, c: float | Tensor = 1.0) -> None:
-        self.c = _check_type(c)
+        self.c = checked_type(c, "c", "c >= 0 (the curvature is -c)")
         if not isinstance(c, Tensor) or (validating() and inspectable(c)):
             self._check_values()
         else:
@@ -59,11 +59,17 @@ class Manifold(ABC):
         """The shape of ``c``."""
         return self.c.shape if isinstance(self.c, Tensor) else torch.Size()
 
-    def aligned_c(self, x: Tensor) -> float | Tensor:
+    def aligned_c(self, x: Tensor, *others: Tensor | None, coords: Tensor | None = None) -> float | Tensor:
         """``c`` as a factor of the coordinates of ``x``: a number as it is, a batch ``(...)`` as ``(..., 1)``.
 
         The points decide the dtype of a result, whatever the dtype of the curvature.
+
+        :param others: points and vectors that must have as many coordinates as ``x``.
+        :param coords: normal coordinates at ``x``, of which there must be as many as the space has dimensions.
         """
+        check_sizes(x, *others)
+        if coords is not None:
+            self._check_coords(x, coords)
         c = self.c if self._checked else self.valid_c
         return c.to(x.dtype).unsqueeze(-1) if isinstance(c, Tensor) and c.dim() > 0 else c
 
@@ -72,9 +78,9 @@ class Manifold(ABC):
         """``c`` with ``nan`` in the place of what has not been checked and is not a curvature."""
         return self.c if self._checked else torch.where(self._is_valid(self.c), self.c, torch.nan)
 
-    def opposite(self, x: Tensor) -> float | Tensor:
+    def opposite(self, x: Tensor, *others: Tensor) -> float | Tensor:
         """Minus the curvature as a factor of the coordinates of ``x``: the ``c`` of formulae for both signs."""
-        c = self.aligned_c(x)
+        c = self.aligned_c(x, *others)
         return c if self.sign > 0 else -c
 
     @property
@@ -109,10 +115,10 @@ class Manifold(ABC):
         """The factors of constant curvature and their dimensions; of a space that is not a product, itself."""
         return [(self, dim)]
 
-    def c_of_sets(self, x: Tensor) -> float | Tensor:
+    def c_of_sets(self, x: Tensor, *others: Tensor) -> float | Tensor:
         """As :meth:`aligned_c`, for an operation that joins the points of a set ``(..., N, D)``: one ``c`` per set."""
         self._check_sets()
-        return self.aligned_c(x)
+        return self.aligned_c(x, *others)
 
     def unsqueeze(self) -> Self:
         """The same space for points with one more batch dimension at the end: ``c`` of shape ``(...)`` as ``(..., 1)``.
@@ -133,6 +139,14 @@ class Manifold(ABC):
             raise ValueError(
                 f"c must have size 1 in its last dimension, which is that of the points of a set (..., N, D), got shape"
                 f" {tuple(self.batch_shape)}; for one curvature per set use c.unsqueeze(-1)."
+            )
+
+    def _check_coords(self, x: Tensor, coords: Tensor) -> None:
+        size, count = x.shape[-1], coords.shape[-1]
+        if type(size) is int and self.intrinsic_dim(size) != count:
+            raise ValueError(
+                f"a point with {size} coordinates has {self.intrinsic_dim(size)} normal coordinates on {self!r}, got"
+                f" {count}."
             )
 
     def _is_valid(self, c: Any) -> Any:
@@ -265,7 +279,7 @@ class Manifold(ABC):
 
     def base_point_variation(self, m: Tensor, v: Tensor, dm: Tensor) -> Tensor:
         """How normal coordinates ``v`` change as their base moves; see :mod:`pyro_hyperbolic.geometry.variation`."""
-        return base_point_variation(m, v, dm, self.opposite(m), self.sign)
+        return base_point_variation(m, v, dm, self.opposite(m, v, dm), self.sign)
 
     def recentre(self, m: Tensor, v: Tensor) -> Tensor:
         """Normal coordinates, at the point with coordinates ``m`` at the origin, of the one with ``v`` there.
@@ -273,7 +287,7 @@ class Manifold(ABC):
         In hyperbolic space without the points themselves: see :mod:`pyro_hyperbolic.geometry.recentre`.
         """
         if self.sign > 0:
-            return recentre(m, v, self.aligned_c(v))
+            return recentre(m, v, self.aligned_c(v, m))
         return self.to_normal_coords(self.from_normal_coords(None, m), self.from_normal_coords(None, v))
 
     def exp0(self, v: Tensor) -> Tensor:
@@ -343,14 +357,15 @@ def describe(c: float | Tensor, form: str = "") -> str:
     return f"[{', '.join(values + ['...'] * (c.numel() > _NUM_SHOWN))}] of shape {tuple(c.shape)}"
 
 
-def _check_type(c: float | Tensor) -> float | Tensor:
-    remedy = "pass a float or a floating tensor c >= 0 (the curvature is -c)"
+def checked_type(c: float | Tensor, name: str, meaning: str) -> float | Tensor:
+    """A curvature as a float or a floating tensor, whose values are not looked at."""
+    remedy = f"pass a float or a floating tensor {meaning}"
     if isinstance(c, Tensor):
         if not c.is_floating_point():
-            remedy += "" if c.is_complex() else ", for example c.float()"
-            raise ValueError(f"c must be a floating tensor, got {c.dtype} of shape {tuple(c.shape)}; {remedy}.")
-        check_precision(c, "c")
+            remedy += "" if c.is_complex() else f", for example {name}.float()"
+            raise ValueError(f"{name} must be a floating tensor, got {c.dtype} of shape {tuple(c.shape)}; {remedy}.")
+        check_precision(c, name)
         return c
-    if isinstance(c, bool) or not isinstance(c, (int, float)):
-        raise ValueError(f"c must be a number, got {c!r}; {remedy}.")
+    if not is_number(c):
+        raise ValueError(f"{name} must be a number, got {c!r}; {remedy}.")
     return float(c)

@@ -9,6 +9,7 @@ from pyro_hyperbolic.geometry import poincare_math as pm
 from pyro_hyperbolic.geometry.chart import StereographicChart
 from pyro_hyperbolic.geometry.frechet import frechet_mean
 from pyro_hyperbolic.geometry.gyro import GyroManifold
+from pyro_hyperbolic.ops.checks import check_sizes
 
 
 class PoincareBall(StereographicChart, GyroManifold):
@@ -33,7 +34,7 @@ class PoincareBall(StereographicChart, GyroManifold):
     """
 
     def mobius_coadd(self, x: Tensor, y: Tensor) -> Tensor:
-        return pm.mobius_coadd(x, y, self.aligned_c(x))
+        return pm.mobius_coadd(x, y, self.aligned_c(x, y))
 
     def antipode(self, x: Tensor) -> Tensor:
         """``-x``."""
@@ -45,11 +46,11 @@ class PoincareBall(StereographicChart, GyroManifold):
 
     def mobius_matvec(self, m: Tensor, x: Tensor) -> Tensor:
         r""":math:`\exp_0(M \log_0 x)` for a matrix ``(..., k, d)``."""
-        return pm.mobius_matvec(m, x, self.aligned_c(x))
+        return pm.mobius_matvec(m, x, self.aligned_c(x, m))
 
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The point reached at time ``t`` on the geodesic with ``x`` at 0 and ``y`` at 1."""
-        return pm.geodesic(t, x, y, self.aligned_c(x))
+        return pm.geodesic(t, x, y, self.aligned_c(x, y))
 
     def frechet_mean(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Weighted Fréchet mean of points ``(..., N, d)``; see :func:`~pyro_hyperbolic.geometry.frechet_mean`."""
@@ -57,11 +58,13 @@ class PoincareBall(StereographicChart, GyroManifold):
 
     def proju(self, x: Tensor, u: Tensor) -> Tensor:
         """``u`` itself, of the shape of the points: every vector is a tangent vector."""
+        check_sizes(x, u)
         return u.expand(torch.broadcast_shapes(x.shape, u.shape))
 
     def egrad2rgrad(self, x: Tensor, u: Tensor) -> Tensor:
         r""":math:`u/\lambda_x^2`, the Riemannian gradient from the gradient ``u`` in the coordinates."""
-        return pm.egrad2rgrad(x, u, self.aligned_c(x))
+        return pm.egrad2rgrad(x, u, self.aligned_c(x, u))
 
     def _is_tangent(self, x: Tensor, u: Tensor) -> Tensor:
+        check_sizes(x, u)
         return torch.broadcast_to(u, torch.broadcast_shapes(x.shape, u.shape)).isfinite().all(-1)

@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from pyro_hyperbolic.geometry.framed import Space
 from pyro_hyperbolic.geometry.manifold import Manifold
-from pyro_hyperbolic.ops.checks import checked_integer
+from pyro_hyperbolic.ops.checks import check_sizes, checked_integer
 from pyro_hyperbolic.ops.special import inverse_norm, safe_norm
 
 Factor = tuple[Manifold, int]
@@ -97,11 +97,13 @@ class Product(Space):
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """The coordinates of points or tangent vectors ``(..., D)`` by factor."""
+        check_sizes(x)
         self.intrinsic_dim(x.shape[-1])
         return x.split(self.sizes, -1)
 
     def split_coords(self, v: Tensor) -> tuple[Tensor, ...]:
         """Normal coordinates ``(..., d)`` by factor."""
+        check_sizes(v)
         self.ambient_dim(v.shape[-1])
         return v.split(self.dims, -1)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.geometry import sphere_math as sm
 from pyro_hyperbolic.geometry.framed import Space
+from pyro_hyperbolic.ops.checks import check_sizes, checked_integer
 from pyro_hyperbolic.ops.special import squared_norm, unit
 from pyro_hyperbolic.ops.tolerances import sphere_tolerance
 
@@ -51,6 +52,7 @@ class Sphere(Space):
 
     def origin(self, dim: int, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
         """``(d + 1,)``; for a batch of curvatures ``c.shape + (d + 1,)``."""
+        dim = checked_integer("dim", dim, least=1)
         zero = torch.zeros(self.batch_shape + (dim + 1,), dtype=dtype, device=device)
         return sm.origin_of(zero, self.aligned_c(zero))
 
@@ -61,30 +63,32 @@ class Sphere(Space):
         return 2 * math.pi / sm.root(self.aligned_c(x), x)
 
     def frame(self, x: Tensor, v: Tensor) -> Tensor:
-        return sm.frame(x, v, self.aligned_c(x))
+        return sm.frame(x, v, self.aligned_c(x, coords=v))
 
     def coframe(self, x: Tensor, u: Tensor) -> Tensor:
-        return sm.coframe(x, u, self.aligned_c(x))
+        return sm.coframe(x, u, self.aligned_c(x, u))
 
     def from_normal_coords(self, x: Tensor | None, v: Tensor) -> Tensor:
-        c = self.aligned_c(v)
-        return sm.from_normal_coords0(v, c) if x is None else sm.from_normal_coords(x, v, c)
+        if x is None:
+            return sm.from_normal_coords0(v, self.aligned_c(v))
+        return sm.from_normal_coords(x, v, self.aligned_c(x, coords=v))
 
     def to_normal_coords(self, x: Tensor | None, y: Tensor) -> Tensor:
-        c = self.aligned_c(y)
+        c = self.aligned_c(y, x)
         return sm.to_normal_coords0(y, c) if x is None else sm.to_normal_coords(x, y, c)
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         """Geodesic distance; its derivatives at ``x = y`` and at antipodes are taken as 0."""
-        return sm.dist(x, y, self.aligned_c(x))
+        return sm.dist(x, y, self.aligned_c(x, y))
 
     def dist0(self, x: Tensor) -> Tensor:
         return sm.dist0(x, self.aligned_c(x))
 
     def pairwise_dist(self, x: Tensor, y: Tensor) -> Tensor:
-        return sm.pairwise_dist(x, y, self.c_of_sets(x))
+        return sm.pairwise_dist(x, y, self.c_of_sets(x, y))
 
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        check_sizes(x, y, v)
         return sm.transp(x, y, v)
 
     def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
@@ -93,7 +97,7 @@ class Sphere(Space):
         For many planes at once give ``x`` as ``(N, 1, d + 1)`` and the planes as ``(M, d + 1)``: the result ``(N, M)``
         comes from one matrix product.
         """
-        return sm.dist2plane(x, p, a, self.aligned_c(x), signed)
+        return sm.dist2plane(x, p, a, self.aligned_c(x, p, a), signed)
 
     def projx(self, x: Tensor) -> Tensor:
         """The nearest point of the sphere; for the centre, which has none, the centre itself."""

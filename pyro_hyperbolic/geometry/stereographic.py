@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from pyro_hyperbolic.geometry.chart import StereographicChart
 from pyro_hyperbolic.geometry.framed import Space
-from pyro_hyperbolic.geometry.manifold import describe
+from pyro_hyperbolic.geometry.manifold import checked_type, describe
 from pyro_hyperbolic.ops.special import squared_norm
 
 
@@ -37,9 +37,8 @@ class Stereographic(StereographicChart, Space):
     """
 
     def __init__(self, k: float | Tensor = -1.0) -> None:
-        self.k = k
-        super().__init__(-k)
-        self.k = self.k if isinstance(self.k, Tensor) else float(self.k)
+        self.k = checked_type(k, "k", "k (the curvature)")
+        super().__init__(-self.k)
         self.sign = _sign_of(self.k)
 
     @property
@@ -62,8 +61,8 @@ class Stereographic(StereographicChart, Space):
         new.k, new.sign = k, _sign_of(k)
         return new
 
-    def opposite(self, x: Tensor) -> float | Tensor:
-        return self.aligned_c(x)
+    def opposite(self, x: Tensor, *others: Tensor) -> float | Tensor:
+        return self.aligned_c(x, *others)
 
     def _is_valid(self, c: Any) -> Any:
         return c > -math.inf

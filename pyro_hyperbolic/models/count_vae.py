@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.models.vae import HyperbolicVAE
 from pyro_hyperbolic.nn import Covariates, ManifoldModule, OneHot
-from pyro_hyperbolic.ops.checks import inspectable
+from pyro_hyperbolic.ops.checks import inspectable, is_number
 
 
 class CountVAE(HyperbolicVAE):
@@ -56,8 +57,8 @@ class CountVAE(HyperbolicVAE):
         likelihood: str = "negative_binomial",
         **options: Any,
     ) -> None:
-        if not target_sum > 0:
-            raise ValueError(f"target_sum must be positive, got {target_sum!r}.")
+        if not (is_number(target_sum) and 0 < target_sum < math.inf):
+            raise ValueError(f"target_sum must be a positive number, got {target_sum!r}.")
         if batches is not None:
             if options.get("covariates") is not None:
                 raise ValueError("batches is the covariate 'batch'; give it among covariates, and leave batches out.")
@@ -68,6 +69,7 @@ class CountVAE(HyperbolicVAE):
     def size_factors(self, x: Tensor) -> Tensor:
         total = x.sum(-1)
         if is_validation_enabled() and inspectable(total) and not bool((total > 0).all()):
+            self.likelihood.check(x)
             rows = (total <= 0).nonzero().flatten().tolist()
             raise ValueError(
                 f"x has no counts in {len(rows)} rows, the first of which is {rows[0]}; leave these out, or give"

@@ -8,13 +8,14 @@ from typing import Any
 
 import pyro.distributions as dist
 import torch
+from pyro.infer.util import is_validation_enabled
 from torch import Tensor, nn
 
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
-from pyro_hyperbolic.geometry import Euclidean, Manifold, dimension
+from pyro_hyperbolic.geometry import Euclidean, Manifold
 from pyro_hyperbolic.nn import ManifoldModule
 from pyro_hyperbolic.nn.manifold import as_module
-from pyro_hyperbolic.ops.checks import check_choice, checked_integer
+from pyro_hyperbolic.ops.checks import check_choice, check_sizes, checked_integer, inspectable, is_number
 
 DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
     "wrapped": WrappedNormal,
@@ -41,7 +42,7 @@ class Latent(nn.Module):
     def __init__(self, dim: int, prior_scale: float, posterior_scale: str, learn_prior_scale: bool) -> None:
         super().__init__()
         check_choice("posterior_scale", posterior_scale, POSTERIOR_SCALES)
-        if not (isinstance(prior_scale, (int, float)) and 0 < prior_scale < math.inf):
+        if not (is_number(prior_scale) and 0 < prior_scale < math.inf):
             raise ValueError(f"prior_scale must be a positive number, got {prior_scale!r}.")
         self.dim = checked_integer("latent_dim", dim, least=1)
         self.scale_dim = 1 if posterior_scale == "isotropic" else self.dim
@@ -66,6 +67,9 @@ class Latent(nn.Module):
     def pairwise_dist(self, z: Tensor) -> Tensor:
         """All distances between points ``(..., N, D)``, as ``(..., N, N)``."""
         raise NotImplementedError
+
+    def check(self, z: Tensor) -> None:
+        """Raise an error for what are no points of the space."""
 
 
 class HyperbolicLatent(Latent):
@@ -99,7 +103,8 @@ class HyperbolicLatent(Latent):
             raise ValueError(f"latent_dtype must be float32, float64 or None, got {dtype}.")
         super().__init__(dim, prior_scale, posterior_scale, learn_prior_scale)
         self.manifold = as_module(manifold)
-        _check_dimension(manifold, self.manifold(), dim)
+        self.manifold.check_dim("latent_dim", self.dim)
+        self.size = self.manifold().ambient_dim(self.dim)
         is_flat = isinstance(self.manifold(), Euclidean)
         self.prior_distribution, self.posterior_distribution = (
             _gaussian if is_flat else DISTRIBUTIONS[name] for name in (prior, posterior)
@@ -125,6 +130,19 @@ class HyperbolicLatent(Latent):
 
     def pairwise_dist(self, z: Tensor) -> Tensor:
         return self.manifold().pairwise_dist(z, z)
+
+    def check(self, z: Tensor) -> None:
+        check_sizes(z)
+        size = z.shape[-1]
+        if type(size) is int and size != self.size:
+            raise ValueError(f"z must have shape (..., {self.size}), points of the latent space, got {tuple(z.shape)}.")
+        if is_validation_enabled() and inspectable(z):
+            inside = self.manifold().contains(z)
+            if not bool(inside.all()):
+                raise ValueError(
+                    f"z must hold points of {self.manifold()!r}, got {int((~inside).sum())} that are none; take them"
+                    " from encode or prior, or from manifold.projx(z)."
+                )
 
 
 class EuclideanLatent(HyperbolicLatent):
@@ -162,9 +180,3 @@ def bounded(scale: Tensor, manifold: Manifold, dim: int) -> Tensor:
 
 def _gaussian(loc: Tensor, scale: Tensor, manifold: Manifold) -> Any:
     return dist.Normal(loc, scale.expand_as(loc)).to_event(1)
-
-
-def _check_dimension(given: Any, manifold: Manifold, dim: int) -> None:
-    if isinstance(given, str) and dimension(given) != dim:
-        raise ValueError(f"latent_dim must be the dimension {dimension(given)} of {given!r}, got {dim}.")
-    manifold.ambient_dim(dim)  # a product refuses a dimension that is not its own

@@ -20,7 +20,7 @@ from pyro_hyperbolic.models.likelihoods import Likelihood, build_likelihood
 from pyro_hyperbolic.models.params import register
 from pyro_hyperbolic.models.warm_up import WarmUp
 from pyro_hyperbolic.nn import Covariates, Decoder, Encoder, ManifoldModule, build_decoder
-from pyro_hyperbolic.ops.checks import checked_integer, inspectable
+from pyro_hyperbolic.ops.checks import checked_integer, inspectable, is_number
 
 Values = Mapping[str, Tensor]
 
@@ -65,6 +65,7 @@ class VAE(PyroModule):
         beta: float | WarmUp | None = None,
     ) -> None:
         super().__init__()
+        _check_covariates(covariates)
         if data_shape is None:
             if not isinstance(decoder, Decoder):
                 raise ValueError("data_shape must be given with a decoder of your own.")
@@ -84,10 +85,12 @@ class VAE(PyroModule):
 
     def encode(self, x: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Any:
         """The posterior q(z | x), batch shape ``(N,)``."""
-        x = self._as_float(x)
+        x = self._as_float("x", x)
         batch = x.shape[: x.dim() - len(self.data_shape)]
         sizes = self._sizes(self.size_factors(x) if size_factors is None else size_factors, batch)
         features = [f.expand(*batch, f.shape[-1]) for f in self._features(covariates, batch)]
+        if isinstance(self.encoder, Encoder):
+            self.encoder.check_dtype(x=x, size_factors=sizes)
         parameters = self.encoder(self.likelihood.encoder_input(x, sizes), *features)
         if not isinstance(self.encoder, Encoder):
             self._check_posterior(parameters, x)
@@ -99,6 +102,7 @@ class VAE(PyroModule):
         With covariates other than those that ``z`` was encoded with, it predicts what the data would have been. A
         value without a dimension holds for all points.
         """
+        self.latent.check(z)
         output = self._output(z, *self._features(covariates, z.shape[:-1]))
         distribution = self.likelihood(output, self._sizes(size_factors, z.shape[:-1]))
         distribution = distribution.to_event(max(0, len(distribution.batch_shape) - z.dim() + 1))
@@ -127,7 +131,7 @@ class VAE(PyroModule):
             extra = _rows(index, covariates=covariates, size_factors=size_factors)
             observed = None
             if x is not None:
-                observed = self._as_float(x if index is None else x[index])
+                observed = self._as_float("x", x if index is None else x[index])
                 if is_validation_enabled() and inspectable(observed):
                     self.likelihood.check(observed)
                 if extra["size_factors"] is None:
@@ -170,7 +174,7 @@ class VAE(PyroModule):
     def reconstruct(self, x: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Tensor:
         """The mean of p(x | z) at the posterior mean, with the shape of ``x``."""
         z = self.encode(x, covariates=covariates, size_factors=size_factors).mean
-        size_factors = self.size_factors(self._as_float(x)) if size_factors is None else size_factors
+        size_factors = self.size_factors(self._as_float("x", x)) if size_factors is None else size_factors
         return self.decode(z, covariates=covariates, size_factors=size_factors).mean
 
     @torch.no_grad()
@@ -183,7 +187,7 @@ class VAE(PyroModule):
         """Set the bias of the last layer so that the decoder starts at the mean of the data (the paper's appendix)."""
         if not isinstance(self.decoder, Decoder):
             raise ValueError("init_output_bias needs a decoder by name, whose last layer has one bias per output.")
-        x = self._as_float(x)
+        x = self._as_float("x", x)
         sizes = self._sizes(self.size_factors(x), x.shape[: x.dim() - len(self.data_shape)])
         mean = (x if sizes is None else x / sizes).flatten(0, x.dim() - len(self.data_shape) - 1).mean(0)
         self.decoder.output.bias.copy_(self.likelihood.start(mean, len(x)).flatten())
@@ -196,8 +200,10 @@ class VAE(PyroModule):
     def _weight(self) -> Any:
         return contextlib.nullcontext() if self.beta is None else poutine.scale(scale=self.beta)
 
-    def _as_float(self, x: Tensor) -> Tensor:
-        return x if x.is_floating_point() else x.to(self.latent.log_scale.dtype)
+    def _as_float(self, name: str, x: Tensor) -> Tensor:
+        dtype = self.latent.log_scale.dtype
+        _check_tensor(name, x, dtype)
+        return x if x.is_floating_point() else x.to(dtype)
 
     def _features(self, covariates: Values | None, batch: torch.Size) -> tuple[Tensor, ...]:
         """What encoder and decoder are given beside their first argument."""
@@ -224,7 +230,7 @@ class VAE(PyroModule):
             wrong = ~((size_factors > 0) & (size_factors < math.inf))
             if bool(wrong.any()):
                 raise ValueError(f"size_factors must be positive numbers, got {size_factors[wrong][0].item():g}.")
-        return self._as_float(size_factors).reshape(size_factors.shape + (1,) * len(self.data_shape))
+        return self._as_float("size_factors", size_factors).reshape(size_factors.shape + (1,) * len(self.data_shape))
 
     def _output(self, z: Tensor, *features: Tensor) -> Tensor:
         if isinstance(self.decoder, Decoder):
@@ -259,11 +265,14 @@ class VAE(PyroModule):
             raise ValueError("subsample_size draws from the whole data x: give x, and no data_size.")
         extra = {f"covariates[{name!r}]": value for name, value in (covariates or {}).items()}
         extra |= {} if size_factors is None else {"size_factors": size_factors}
+        for name, value in extra.items():
+            _check_tensor(name, value, self.latent.log_scale.dtype)
         lengths = {name: len(value) for name, value in extra.items() if value.dim()}
         if x is None:
             size = data_size if data_size is not None else max(lengths.values(), default=1)
             _check_lengths(lengths, size, "data to draw")
             return pyro.plate("data", size)
+        _check_tensor("x", x, self.latent.log_scale.dtype)
         shape = self.data_shape
         if x.shape[1:] != shape:
             raise ValueError(f"x must have shape (N, {', '.join(map(str, shape))}), got {tuple(x.shape)}.")
@@ -351,6 +360,7 @@ class HyperbolicVAE(VAE):
         )
         distribution = build_likelihood(likelihood, shape)
         layers: dict[str, Any] = {"num_hidden_layers": num_hidden_layers, "activation": activation, "dropout": dropout}
+        _check_covariates(covariates)
         layers["condition_dim"] = 0 if covariates is None else covariates.size
         if encoder is None:
             encoder = Encoder(shape, hidden_dim, latent_dim, latent.scale_dim, **layers)
@@ -400,9 +410,23 @@ class EuclideanVAE(HyperbolicVAE):
         )
 
 
+def _check_covariates(covariates: Any) -> None:
+    if covariates is not None and not isinstance(covariates, Covariates):
+        raise ValueError(
+            f"covariates must be a Covariates, got {type(covariates).__name__}; write Covariates(batch=OneHot(2))."
+        )
+
+
+def _check_tensor(name: str, value: Any, dtype: torch.dtype) -> None:
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"{name} must be a tensor, got {type(value).__name__}; pass torch.as_tensor(..., dtype={dtype})."
+        )
+
+
 def _positive_weight(beta: float | WarmUp) -> float:
     weight = beta(0) if isinstance(beta, WarmUp) else beta
-    if not (isinstance(weight, (int, float)) and 0 < weight < math.inf):
+    if not (is_number(weight) and 0 < weight < math.inf):
         raise ValueError(f"beta must be a positive number or a WarmUp, got {beta!r}.")
     return float(weight)
 

@@ -9,6 +9,7 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from pyro.infer.util import is_validation_enabled
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,6 +19,8 @@ from pyro_hyperbolic.models.latent import HyperbolicLatent, Latent
 from pyro_hyperbolic.models.metrics import average_precision, roc_auc
 from pyro_hyperbolic.models.params import register
 from pyro_hyperbolic.nn import GCNConv, GraphAdjacency, ManifoldModule
+from pyro_hyperbolic.nn.graph import check_pairs
+from pyro_hyperbolic.ops.checks import checked_integer
 
 
 def edge_log_odds(distance: Tensor) -> Tensor:
@@ -36,6 +39,7 @@ class GraphEncoder(nn.Module):
 
     def __init__(self, adjacency: GraphAdjacency, hidden_dim: int, latent_dim: int, scale_dim: int) -> None:
         super().__init__()
+        hidden_dim = checked_integer("hidden_dim", hidden_dim, least=1)
         self.adjacency = adjacency
         self.hidden = GCNConv(adjacency.num_nodes, hidden_dim)
         self.loc = GCNConv(hidden_dim, latent_dim)
@@ -63,11 +67,12 @@ class VGAE(PyroModule):
 
     def __init__(self, latent: Latent, num_nodes: int, edges: Tensor, hidden_dim: int) -> None:
         super().__init__()
+        adjacency = GraphAdjacency(num_nodes, edges)
         if len(edges) == 0:
             raise ValueError("edges must not be empty: a graph without edges has nothing to explain.")
-        self.encoder = GraphEncoder(GraphAdjacency(num_nodes, edges), hidden_dim, latent.dim, latent.scale_dim)
+        self.encoder = GraphEncoder(adjacency, hidden_dim, latent.dim, latent.scale_dim)
         self.latent = latent
-        self.num_nodes = num_nodes
+        self.num_nodes = adjacency.num_nodes
         both = torch.cat([edges, edges.flip(-1)])
         self.register_buffer("edges", both)
         self.register_buffer("edge_codes", (both[:, 0] * self.num_nodes + both[:, 1]).sort().values)
@@ -107,8 +112,7 @@ class VGAE(PyroModule):
         pyro.sample("x", distribution, obs=observed.expand(distribution.shape()))
 
     def _observe_sample(self, z: Tensor, num_negatives: int) -> None:
-        if num_negatives < 1:
-            raise ValueError(f"num_negatives must be a positive integer, got {num_negatives}.")
+        num_negatives = checked_integer("num_negatives", num_negatives, least=1)
         edges = self._pair_distribution(z, self.edges)
         pyro.sample("x", edges.to_event(1), obs=torch.ones_like(edges.logits))
         # Uniform over ordered pairs of different nodes; those that are edges count as 0.
@@ -128,6 +132,8 @@ class VGAE(PyroModule):
     @torch.no_grad()
     def edge_scores(self, pairs: Tensor) -> Tensor:
         """Log-odds of an edge between the posterior means of each pair ``(P, 2)``."""
+        if is_validation_enabled():
+            check_pairs("pairs", pairs, self.num_nodes)
         z = self.encode().mean
         return edge_log_odds(self.latent.dist(z[pairs[:, 0]], z[pairs[:, 1]]))
 

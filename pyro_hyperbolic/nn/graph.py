@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from pyro_hyperbolic.ops.checks import checked_integer, inspectable
+
 
 class GraphAdjacency(nn.Module):
     r"""The symmetrically normalised adjacency :math:`\hat A = D^{-1/2}(A + I)D^{-1/2}` as a sparse linear map.
@@ -22,12 +24,8 @@ class GraphAdjacency(nn.Module):
 
     def __init__(self, num_nodes: int, edges: Tensor) -> None:
         super().__init__()
-        if edges.dim() != 2 or edges.shape[-1] != 2:
-            raise ValueError(f"edges must have shape (E, 2), got {tuple(edges.shape)}.")
-        if edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool:
-            raise ValueError(f"edges must be integers, got {edges.dtype}; use edges.long().")
-        if edges.numel() and not (int(edges.min()) >= 0 and int(edges.max()) < num_nodes):
-            raise ValueError(f"edges must join nodes 0 to {num_nodes - 1}; renumber them, or raise num_nodes.")
+        num_nodes = checked_integer("num_nodes", num_nodes, least=1)
+        check_pairs("edges", edges, num_nodes)
         if bool((edges[:, 0] == edges[:, 1]).any()):
             raise ValueError("edges must join different nodes; drop the loops, every node has one already.")
         if len(edges.sort(-1).values.unique(dim=0)) < len(edges):
@@ -46,6 +44,18 @@ class GraphAdjacency(nn.Module):
         return torch.zeros_like(x).index_add(0, self.rows, messages)
 
 
+def check_pairs(name: str, pairs: Tensor, num_nodes: int) -> None:
+    """Refuse what are no pairs of nodes ``(E, 2)``."""
+    if not isinstance(pairs, Tensor):
+        raise ValueError(f"{name} must be a tensor (E, 2), got {type(pairs).__name__}; use torch.as_tensor({name}).")
+    if pairs.dim() != 2 or pairs.shape[-1] != 2:
+        raise ValueError(f"{name} must have shape (E, 2), got {tuple(pairs.shape)}.")
+    if pairs.is_floating_point() or pairs.is_complex() or pairs.dtype == torch.bool:
+        raise ValueError(f"{name} must be integers, got {pairs.dtype}; use {name}.long().")
+    if inspectable(pairs) and pairs.numel() and not (int(pairs.min()) >= 0 and int(pairs.max()) < num_nodes):
+        raise ValueError(f"{name} must join nodes 0 to {num_nodes - 1}; renumber them, or raise num_nodes.")
+
+
 class GCNConv(nn.Module):
     r"""One graph convolution :math:`X \mapsto \hat A X W`, with :math:`W` initialised by Glorot's uniform rule.
 
@@ -56,6 +66,8 @@ class GCNConv(nn.Module):
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
+        in_features = checked_integer("in_features", in_features, least=1)
+        out_features = checked_integer("out_features", out_features, least=1)
         self.weight = nn.Parameter(torch.empty(in_features, out_features))
         nn.init.xavier_uniform_(self.weight)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pyro_hyperbolic.geometry import Manifold, Product
 from pyro_hyperbolic.nn.manifold import ManifoldModule, as_module
-from pyro_hyperbolic.ops.checks import at_least_float32
+from pyro_hyperbolic.ops.checks import at_least_float32, check_sizes, checked_integer
 from pyro_hyperbolic.ops.special import safe_norm, unit
 
 _OFFSETS = ("free", "along")
@@ -54,9 +54,11 @@ class GyroplaneLinear(nn.Module):
         super().__init__()
         if offset not in _OFFSETS:
             raise ValueError(f"offset must be one of {_OFFSETS}, got {offset!r}.")
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features = checked_integer("in_features", in_features, least=1)
+        self.out_features = checked_integer("out_features", out_features, least=1)
         self._is_along = offset == "along"
         self.manifold = as_module(manifold)
+        self.manifold.check_dim("in_features", in_features)
         self.normal = nn.Parameter(torch.empty(out_features, in_features))
         self.offset = nn.Parameter(torch.empty(out_features, 1 if self._is_along else in_features))
         self.reset_parameters()
@@ -122,7 +124,8 @@ class MobiusLinear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, manifold: Manifold | ManifoldModule | str) -> None:
         super().__init__()
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features = checked_integer("in_features", in_features, least=1)
+        self.out_features = checked_integer("out_features", out_features, least=1)
         self.manifold = as_module(manifold)
         if isinstance(self.manifold(), Product):
             raise ValueError(
@@ -136,7 +139,9 @@ class MobiusLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         manifold, x = self.manifold(), at_least_float32(x)
-        v = at_least_float32(manifold.to_normal_coords(None, x) @ self.weight.to(x.dtype).mT)
+        coords = manifold.to_normal_coords(None, x)
+        check_sizes(self.weight, coords)
+        v = at_least_float32(coords @ self.weight.to(x.dtype).mT)
         # x (+) exp_0(b) is the point with normal coordinates 2b at x, in every chart.
         return manifold.from_normal_coords(manifold.from_normal_coords(None, v), 2 * self.bias.to(x.dtype))
 

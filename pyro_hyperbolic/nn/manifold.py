@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pyro_hyperbolic.geometry import Manifold, Stereographic
-from pyro_hyperbolic.geometry.signature import space
+from pyro_hyperbolic.geometry.signature import dimension, space
 
 
 class ManifoldModule(nn.Module):
@@ -35,6 +35,7 @@ class ManifoldModule(nn.Module):
 
     def __init__(self, manifold: Manifold | str, learnable: bool = False) -> None:
         super().__init__()
+        self._signature = manifold if isinstance(manifold, str) else None
         if isinstance(manifold, str):
             manifold = space(manifold)
         if not isinstance(manifold, Manifold):
@@ -82,6 +83,17 @@ class ManifoldModule(nn.Module):
 
     def forward(self) -> Manifold:
         return self._template.with_curvatures(self.curvatures)
+
+    def check_dim(self, name: str, dim: int) -> None:
+        """Refuse the value ``dim`` of an argument ``name`` if the space is of another dimension, as far as it has one.
+
+        A signature and a product do. A chart such as ``PoincareBall`` has points of every dimension.
+        """
+        if self._signature is not None and dimension(self._signature) != dim:
+            raise ValueError(
+                f"{name} must be the dimension {dimension(self._signature)} of {self._signature!r}, got {dim}."
+            )
+        self._template.ambient_dim(dim)  # a product refuses a dimension that is not its own
 
     def extra_repr(self) -> str:
         leaves = [type(leaf).__name__ for leaf, _ in self._template.leaves(0)]

@@ -53,7 +53,9 @@ def hidden_layers(
 
 def mlp(*sizes: int, activation: str | Callable[[], nn.Module] = "relu", dropout: float = 0.0) -> nn.Sequential:
     """Linear layers of the given sizes with an activation, ReLU by default, between them."""
-    first, *hidden, last = sizes
+    if len(sizes) < 2:
+        raise ValueError(f"sizes must be those of the input, of hidden layers and of the output, got {sizes}.")
+    first, *hidden, last = (checked_integer("each of sizes", size, least=1) for size in sizes)
     if not hidden:
         return nn.Sequential(nn.Linear(first, last))
     inner = nn.Linear(first, hidden[0])
@@ -94,6 +96,7 @@ class Encoder(nn.Module):
         trunk: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        hidden_dim = checked_integer("hidden_dim", hidden_dim, least=1)
         self.data_shape = data_shape
         self._flattens = trunk is None
         if trunk is None:
@@ -112,6 +115,20 @@ class Encoder(nn.Module):
             hidden = self.trunk(x) if conditions is None else self.trunk(x, conditions)
         loc, scale = self._heads(hidden)
         return loc + self.loc.bias, F.softplus(scale + self.scale.bias)
+
+    def check_dtype(self, **inputs: Tensor | None) -> None:
+        """Refuse inputs, by name, in another precision than that of the parameters; a trunk of your own may take any.
+
+        Half precision is left to autocast.
+        """
+        dtype = self.loc.weight.dtype
+        for name, value in inputs.items():
+            if self._flattens and value is not None and {value.dtype, dtype} == {torch.float32, torch.float64}:
+                to, back = ("double", "float") if dtype == torch.float64 else ("float", "double")
+                raise ValueError(
+                    f"{name} must be {dtype} as the encoder is, got {value.dtype}; pass {name}.{to}(), or convert the"
+                    f" model with .{back}()."
+                )
 
     def _heads(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The products of both heads, which are thin, as one; with rows of zeros up to a size that GPUs like."""
@@ -234,6 +251,7 @@ def build_decoder(
     """The decoder of that name in ``DECODERS``; the other arguments are those of :class:`Encoder`."""
     check_choice("decoder", name, DECODERS)
     checked_integer("num_hidden_layers", num_hidden_layers, least=1)
+    hidden_dim = checked_integer("hidden_dim", hidden_dim, least=1)
 
     def rest() -> list[nn.Module]:
         hidden = hidden_layers([hidden_dim] * num_hidden_layers, activation, dropout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from collections.abc import Collection
 from typing import Any
@@ -43,6 +44,26 @@ def check_precision(x: Tensor, name: str = "points and vectors") -> None:
         raise ValueError(f"{name} must be float32 or float64, got {x.dtype}; convert with .float() or .double().")
 
 
+def check_sizes(x: Tensor, *others: Tensor | None) -> None:
+    """Refuse points and vectors ``(..., D)`` that differ in their number ``D`` of coordinates; ``None`` is left out."""
+    try:
+        size = x.shape[-1]
+        if type(size) is not int:  # a tracer's
+            return
+        for other in others:
+            if other is not None and other.shape[-1] != size:
+                raise ValueError(
+                    f"points and vectors of one space must have the same number of coordinates, got {size} and"
+                    f" {other.shape[-1]}."
+                )
+    except (AttributeError, IndexError) as error:
+        got = [str(tuple(t.shape)) if isinstance(t, Tensor) else type(t).__name__ for t in (x, *others)]
+        raise ValueError(
+            f"points and vectors must be tensors of shape (..., d), got {' and '.join(got)}; use"
+            " torch.tensor(...), and unsqueeze(-1) for d = 1."
+        ) from error
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """``x``, in float32 where it has half precision, as what the layers of a network return under autocast."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
@@ -57,6 +78,11 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     """Raise an error for a name that is not among the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {sorted(choices)}, got {value!r}.")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number, also one of numpy, but no truth value and no tensor."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def checked_integer(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:

@@ -7,6 +7,7 @@ import torch
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.nn import ManifoldModule
 from tests.distributions.cases import NORMALS
 
 BALL = PoincareBall(1.0)
@@ -27,7 +28,7 @@ W, R, H, S = hdist.WrappedNormal, hdist.RiemannianNormal, hdist.HyperbolicRadius
         pytest.param(0.0, "loc must be a floating tensor", id="a number"),
         pytest.param(None, "loc must be a floating tensor", id="None"),
         pytest.param(torch.tensor(0.0), r"loc must be a floating tensor of shape .*unsqueeze", id="0-dim"),
-        pytest.param(torch.zeros(2, dtype=torch.long), "loc must be a floating tensor", id="integers"),
+        pytest.param(torch.zeros(2, dtype=torch.long), r"loc must .*got torch.int64; use loc.float\(\)", id="integers"),
         pytest.param(torch.zeros(3, 0), "loc must have at least one dimension", id="no dimension"),
     ],
 )
@@ -93,6 +94,12 @@ def test_scale_tril(scale_tril, message):
 def test_manifold_is_required(law, manifold):
     with pytest.raises(ValueError, match=r"manifold must be a manifold, got .*PoincareBall\(c=1\.0\)"):
         law(LOC, 1.0, manifold)
+
+
+@pytest.mark.parametrize("law", BOTH)
+def test_a_module_is_no_manifold(law):
+    with pytest.raises(ValueError, match=r"manifold must be .*, got ManifoldModule(?s:.*); call it: manifold\(\)"):
+        law(LOC, 1.0, ManifoldModule(BALL))
 
 
 @pytest.mark.parametrize("law", BOTH)

@@ -136,6 +136,17 @@ def test_a_curvature_per_point_has_no_midpoint():
 # --- checks -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["mobius_add", "mobius_coadd", "mobius_sub", "mobius_matvec", "proju", "egrad2rgrad"])
+@every_chart
+def test_points_of_another_dimension(chart, name):
+    for dims in ((2, 1), (2, 3)):
+        x, y = (chart(1.0).origin(dim) for dim in dims)
+        with pytest.raises(ValueError, match=r"\d (normal )?coordinates|number of coordinates, got \d and \d"):
+            getattr(chart(1.0), name)(*([torch.ones(4, dims[1]), x] if name == "mobius_matvec" else [x, y]))
+    with pytest.raises(ValueError, match="number of coordinates"):
+        chart(1.0).gyration(x, x, y)
+
+
 @every_chart
 def test_checks(chart):
     manifold = chart(torch.tensor([0.5, 1.0]))

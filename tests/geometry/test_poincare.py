@@ -7,6 +7,7 @@ import math
 import pickle
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -111,7 +112,7 @@ def test_reach_of_euclidean_space_is_infinite():
 
 @pytest.mark.parametrize(
     "c",
-    [-1.0, -1e-9, math.nan, math.inf, True, "1", None, [1.0], 1j]
+    [-1.0, -1e-9, math.nan, math.inf, True, np.True_, "1", None, [1.0], 1j]
     + [torch.tensor(v) for v in (-1.0, math.nan, math.inf)]
     + [torch.tensor([1.0, -2.0]), torch.ones(2, dtype=torch.complex64), torch.tensor(1), torch.tensor(True)],
     ids=repr,
@@ -121,7 +122,9 @@ def test_bad_curvature(c):
         PoincareBall(c)
 
 
-@pytest.mark.parametrize("c", [0, 1, 0.5, torch.tensor(0.0), torch.tensor(2.0, dtype=torch.float64)], ids=repr)
+@pytest.mark.parametrize(
+    "c", [0, 1, 0.5, np.int64(1), np.float32(0.5), torch.tensor(0.0), torch.tensor(2.0, dtype=torch.float64)], ids=repr
+)
 def test_good_curvature(c):
     assert PoincareBall(c).c == c
 

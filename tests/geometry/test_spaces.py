@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Product, Sphere
+from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Product, Sphere, Stereographic
 from tests.geometry.spaces import CURVED, SPACES
 from tests.helpers import DTYPES, GEOMETRY, ROUNDING, same
 from tests.loop import curvatures, equals_loop
@@ -262,6 +262,51 @@ def test_object(case):
     assert (space.dist0(space.origin(case.dim)) == 0).all()
     assert sum(dim for _, dim in space.leaves(case.dim)) == case.dim
     assert space.with_curvatures(space.curvatures) == space
+
+
+SIZES = r"\d coordinates|number of coordinates, got \d and \d"
+POINTS = ["dist", "pairwise_dist", "logmap", "to_normal_coords", "coframe", "expmap", "norm", "transp0"]
+
+
+@pytest.mark.parametrize("other", [1, 4])
+@every_space
+def test_points_of_another_dimension(case, other):
+    if case.dim == other:
+        return
+    space, x, v = case.space, case.points(2, 3), case.coords(2, 3)
+    y, w = torch.full((2, 3, x.shape[-1] + other - case.dim), 0.1, dtype=x.dtype), v.new_zeros(2, 3, other)
+    for name in POINTS:
+        for pair in ((x, y), (y, x)):
+            with pytest.raises(ValueError, match=SIZES):
+                getattr(space, name)(*pair)
+    for call in (
+        lambda: space.inner(x, x, y),
+        lambda: space.transp(x, x, y),
+        lambda: space.geodesic(0.5, x, y),
+        lambda: space.dist2plane(x, y, y),
+        lambda: space.dist2plane0(x, x, w),
+        lambda: space.from_normal_coords(x, w),
+        lambda: space.frame(x, w),
+        lambda: space.recentre(v, w),
+        lambda: space.base_point_variation(v, v, w),
+    ):
+        with pytest.raises(ValueError, match=f"{SIZES}|has dimension"):
+            call()
+
+
+@every_space
+def test_what_is_no_point(case):
+    x = case.points()
+    for value in (x.tolist(), 0.3, x[0]):
+        with pytest.raises(ValueError, match=r"points and vectors must be tensors of shape \(\.\.\., d\), got"):
+            case.space.dist(value, x)
+
+
+@pytest.mark.parametrize("dim", [-1, 0, 2.0, True])
+@pytest.mark.parametrize("chart", [PoincareBall, Lorentz, Sphere, Stereographic, lambda c: Euclidean()])
+def test_origin_of_a_dimension_that_is_none(chart, dim):
+    with pytest.raises(ValueError, match="dim must be a positive integer, got"):
+        chart(1.0).origin(dim)
 
 
 @every_curved

@@ -145,3 +145,6 @@ class TestStereographic:
             for value in (bad, torch.tensor(bad)):
                 with pytest.raises(ValueError, match="k must be finite"):
                     Stereographic(value)
+        for bad in (True, "1", None, torch.tensor(1)):
+            with pytest.raises(ValueError, match=r"k must be a (number|floating tensor), got .*k \(the curvature\)"):
+                Stereographic(bad)

@@ -212,11 +212,15 @@ class TestCounts:
             with pytest.raises(ValueError, match="x has no counts in 2 rows, the first of which is 4; leave these out"):
                 program(x, **extra)
         assert math.isfinite(loss(net, x, size_factors=torch.ones(len(x)), **extra))
+        for program in (net.model, net.guide):
+            with pytest.raises(ValueError, match="x must hold counts, whole numbers from 0 on, got -3"):
+                program(torch.where(x == 0, -3.0, x), **extra)
 
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"target_sum": 0.0}, "target_sum must be positive, got 0.0"),
+            ({"target_sum": 0.0}, "target_sum must be a positive number, got 0.0"),
+            ({"target_sum": True}, "target_sum must be a positive number, got True"),
             ({"batches": 2, "covariates": Covariates(sex=OneHot(2))}, "batches is the covariate 'batch'"),
             ({"likelihood": "normal"}, "size_factors scale the means of counts"),
         ],

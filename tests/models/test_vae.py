@@ -16,7 +16,7 @@ from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
 from pyro_hyperbolic.geometry import space
 from pyro_hyperbolic.models import LIKELIHOODS, EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.models.latent import bounded
-from pyro_hyperbolic.nn import Log0, ManifoldModule
+from pyro_hyperbolic.nn import Log0, ManifoldModule, OneHot
 from tests.helpers import ROUNDING, same
 from tests.models.cases import HYPERBOLIC_VAES, VAES
 
@@ -301,10 +301,22 @@ BAD_ARGUMENTS = {
     "prior_scale inf": ({"prior_scale": math.inf}, r"prior_scale must be a positive number, got inf"),
     "prior_scale tensor": ({"prior_scale": torch.ones(())}, r"prior_scale must be a positive number, got tensor"),
     "latent_dtype": ({"latent_dtype": torch.int64}, r"latent_dtype must be float32, float64 or None, got torch.int64"),
+    "latent_dim of a module": (
+        {"manifold": ManifoldModule("h2"), "latent_dim": 3},
+        "latent_dim must be the dimension 2 of 'h2', got 3",
+    ),
+    "hidden_dim 0": ({"hidden_dim": 0}, "hidden_dim must be a positive integer, got 0"),
+    "hidden_dim 2.5": ({"hidden_dim": 2.5}, "hidden_dim must be a positive integer, got 2.5"),
+    "hidden_dim of an encoder of one's own": (
+        {"hidden_dim": -1, "encoder": nn.Identity()},
+        "hidden_dim must be a positive integer, got -1",
+    ),
     "num_hidden_layers": ({"num_hidden_layers": 0}, r"num_hidden_layers must be a positive integer, got 0"),
     "activation": ({"activation": "step"}, r"activation must be one of \['elu', .*\], got 'step'"),
     "dropout": ({"dropout": 1.0}, r"dropout must be at least 0 and less than 1, got 1.0"),
     "beta 0": ({"beta": 0.0}, r"beta must be a positive number or a WarmUp, got 0.0"),
+    "beta True": ({"beta": True}, r"beta must be a positive number or a WarmUp, got True"),
+    "covariates": ({"covariates": {"a": OneHot(2)}}, r"covariates must be a Covariates, got dict; write Covariates\("),
     "beta name": ({"beta": "linear"}, r"beta must be a positive number or a WarmUp, got 'linear'"),
     "likelihood of other data": ({"likelihood": LIKELIHOODS["poisson"]((5,))}, r"of shape \(6,\), got one for \(5,\)"),
     "manifold": ({"manifold": 1.0}, r"manifold must be a manifold, got 1.0"),
@@ -317,7 +329,16 @@ def test_bad_arguments(name):
     good = {"manifold": PoincareBall(1.0), "latent_dim": 2, "data_shape": 6, "hidden_dim": 4}
     with pytest.raises(ValueError, match=message):
         HyperbolicVAE(**(good | changes))
-    shared = set(changes) <= {"latent_dim", "data_shape", "likelihood", "prior_scale", "posterior_scale", "beta"}
+    shared = set(changes) <= {
+        "latent_dim",
+        "hidden_dim",
+        "covariates",
+        "data_shape",
+        "likelihood",
+        "prior_scale",
+        "posterior_scale",
+        "beta",
+    }
     if shared:
         del good["manifold"]
         with pytest.raises(ValueError, match=message):

@@ -11,7 +11,7 @@ from pyro.infer import Trace_ELBO
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.models import EuclideanVGAE, HyperbolicVGAE, edge_log_odds
-from pyro_hyperbolic.nn import Log0
+from pyro_hyperbolic.nn import Log0, ManifoldModule
 from tests.helpers import DTYPES, SLOPE, LargestStorage, same
 from tests.models.cases import EDGES, NUM_NODES, VGAES
 
@@ -184,7 +184,7 @@ class TestSampledNonEdges:
             Trace_ELBO().differentiable_loss(vgae.model, vgae.guide, num_negatives=100).backward()
         assert largest.numel <= 4 * 3 * n < n * n
 
-    @pytest.mark.parametrize("num_negatives", [0, -3])
+    @pytest.mark.parametrize("num_negatives", [0, -3, 10.5, True])
     def test_at_least_one(self, num_negatives):
         with pytest.raises(ValueError, match=f"num_negatives must be a positive integer, got {num_negatives}"):
             poutine.trace(VGAES[0].build().model).get_trace(num_negatives=num_negatives)
@@ -237,6 +237,7 @@ class TestEncoder:
 
 BAD_GRAPHS = {
     "no edge": (torch.zeros(0, 2, dtype=torch.long), "edges must not be empty"),
+    "a list": ([(0, 1)], r"edges must be a tensor \(E, 2\), got list; use torch.as_tensor\(edges\)"),
     "one dimension": (torch.tensor([0, 1]), r"edges must have shape \(E, 2\)"),
     "a node too many": (torch.tensor([[0, 9]]), "edges must join nodes 0 to 8"),
     "a loop": (torch.tensor([[0, 1], [2, 2]]), "edges must join different nodes"),
@@ -255,6 +256,9 @@ def test_bad_graphs(name):
 
 BAD_ARGUMENTS = {
     "latent_dim": ({"latent_dim": 0}, "latent_dim must be a positive integer, got 0"),
+    "hidden_dim": ({"hidden_dim": 2.5}, "hidden_dim must be a positive integer, got 2.5"),
+    "num_nodes": ({"num_nodes": 34.0}, "num_nodes must be a positive integer, got 34.0"),
+    "latent_dim of a module": ({"manifold": ManifoldModule("h2")}, "latent_dim must be the dimension 2 of 'h2', got 5"),
     "prior_scale": ({"prior_scale": 0.0}, "prior_scale must be a positive number"),
     "posterior_scale": ({"posterior_scale": "full"}, "posterior_scale must be one of"),
     "prior": ({"prior": "cauchy"}, "prior must be one of"),
@@ -269,3 +273,11 @@ def test_bad_arguments(name):
     good = {"manifold": PoincareBall(1.0), "num_nodes": NUM_NODES, "edges": EDGES}
     with pytest.raises(ValueError, match=message):
         HyperbolicVGAE(**(good | changes))
+
+
+@pytest.mark.parametrize(
+    "pairs", [[(0, 1)], torch.tensor([0, 1]), torch.tensor([[0, 99]]), torch.tensor([[-1, 0]])], ids=str
+)
+def test_pairs_of_no_nodes(pairs):
+    with pytest.raises(ValueError, match=r"pairs must (be a tensor|have shape \(E, 2\)|join nodes 0 to 8)"):
+        VGAES[0].build().edge_scores(pairs)

@@ -87,6 +87,7 @@ def test_memory_is_that_of_the_edges():
 
 BAD_EDGES = {
     "one dimension": (torch.tensor([0, 1]), r"edges must have shape \(E, 2\), got \(2,\)"),
+    "a list": ([[0, 1]], r"edges must be a tensor \(E, 2\), got list; use torch.as_tensor"),
     "three columns": (torch.tensor([[0, 1, 2]]), r"edges must have shape \(E, 2\), got \(1, 3\)"),
     "a node too many": (torch.tensor([[0, 5]]), r"edges must join nodes 0 to 4"),
     "a negative node": (torch.tensor([[-1, 0]]), r"edges must join nodes 0 to 4"),

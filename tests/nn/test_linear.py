@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.nn import Exp0, GyroplaneLinear, Log0, ManifoldModule, MobiusLinear
 from tests.helpers import DTYPES, GEOMETRY, ROUNDING, LargestStorage, same
 
@@ -212,6 +212,23 @@ class TestGyroplaneLinear:
     def test_unknown_offset(self):
         with pytest.raises(ValueError, match=r"offset must be one of .*'free', 'along'.*'nowhere'"):
             GyroplaneLinear(2, 3, PoincareBall(1.0), "nowhere")
+
+    @pytest.mark.parametrize("layer", [GyroplaneLinear, MobiusLinear])
+    @pytest.mark.parametrize("sizes", [(0, 3), (2, 2.5), (2, -1), (True, 3)], ids=str)
+    def test_sizes_that_are_none(self, layer, sizes):
+        with pytest.raises(ValueError, match=r"(in|out)_features must be a positive integer, got"):
+            layer(*sizes, PoincareBall(1.0))
+
+    @pytest.mark.parametrize("space", ["h2,s2", "h2", ManifoldModule("h2")], ids=str)
+    def test_a_space_of_another_dimension(self, space):
+        with pytest.raises(ValueError, match=r"in_features must be the dimension [24] of '.*', got 3"):
+            GyroplaneLinear(3, 5, space)
+
+    @pytest.mark.parametrize("layer", [GyroplaneLinear, MobiusLinear])
+    @pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
+    def test_points_of_another_dimension(self, layer, chart):
+        with pytest.raises(ValueError, match="number of coordinates, got"):
+            layer(2, 5, chart(1.0))(chart(1.0).origin(3).expand(7, -1))
 
     def test_prints_its_size(self):
         assert "2, 3" in repr(GyroplaneLinear(2, 3, PoincareBall(1.0)))

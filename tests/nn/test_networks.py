@@ -105,6 +105,12 @@ def test_output_is_the_last_layer():
         same(network(latents()), torch.arange(12.0).reshape(3, 4), 0.0)
 
 
+@pytest.mark.parametrize("sizes", [(5, 0, 3), (5, 2.5, 3), (5, 4, -1), (5,)], ids=str)
+def test_sizes_that_are_none(sizes):
+    with pytest.raises(ValueError, match=r"each of sizes must be a positive integer, got|sizes must be those of"):
+        mlp(*sizes)
+
+
 def test_unknown_decoder():
     with pytest.raises(ValueError, match=r"decoder must be one of \['gyroplane', .*\], got 'spline'"):
         decoder("spline")

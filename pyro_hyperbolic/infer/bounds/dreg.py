@@ -15,7 +15,7 @@ from pyro.util import check_if_enumerated, check_model_guide_match, check_site_s
 from torch import Tensor
 
 from pyro_hyperbolic.infer.bounds.draws import Draws, Program, Site, is_delta, run_again, sample_sites
-from pyro_hyperbolic.infer.programs.match import check_sites
+from pyro_hyperbolic.infer.programs.match import check_sites, same_spaces
 from pyro_hyperbolic.ops.checks import checked_integer
 
 
@@ -105,11 +105,12 @@ class DReG_ELBO(ELBO):
     def _get_trace(self, model: Program, guide: Program, args: Any, kwargs: Any) -> _Particle:
         if isinstance(poutine.unwrap(guide), poutine.messenger.Messenger):
             raise ValueError("DReG_ELBO runs the guide apart from the model, which a GuideMessenger cannot do.")
-        drawn = poutine.trace(guide).get_trace(*args, **kwargs)
-        draws = Draws(drawn)
-        # What the guide computes from its draws must be computed from the marked ones.
-        given = run_again(guide, draws.marked, args, kwargs) if draws.has_delta else draws.marked
-        model_trace = poutine.trace(poutine.replay(model, trace=given)).get_trace(*args, **kwargs)
+        with same_spaces():
+            drawn = poutine.trace(guide).get_trace(*args, **kwargs)
+            draws = Draws(drawn)
+            # What the guide computes from its draws must be computed from the marked ones.
+            given = run_again(guide, draws.marked, args, kwargs) if draws.has_delta else draws.marked
+            model_trace = poutine.trace(poutine.replay(model, trace=given)).get_trace(*args, **kwargs)
         if is_validation_enabled():
             check_if_enumerated(drawn)
             check_model_guide_match(model_trace, drawn, self.max_plate_nesting)

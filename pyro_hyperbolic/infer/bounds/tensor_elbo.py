@@ -23,7 +23,7 @@ from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.infer.bounds.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.bounds.enumeration import enumerated_elbo
 from pyro_hyperbolic.infer.programs.arguments import split_tensors
-from pyro_hyperbolic.infer.programs.match import check_sites
+from pyro_hyperbolic.infer.programs.match import check_sites, same_spaces
 
 TensorLoss = Callable[..., Tensor]
 
@@ -52,7 +52,8 @@ def tensor_loss(loss: ELBO | TensorLoss) -> TensorLoss:
     terms = _LOSSES[type(loss)]
 
     def evaluate(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
-        traces = list(loss._get_traces(model, guide, args, kwargs))
+        with same_spaces():
+            traces = list(loss._get_traces(model, guide, args, kwargs))
         if is_validation_enabled():
             check_sites(*traces[0])
         value = terms(loss, traces)

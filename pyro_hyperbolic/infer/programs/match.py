@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pyro.distributions as dist
 from pyro import poutine
+from pyro.infer.util import is_validation_enabled
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import constraints
@@ -46,7 +49,7 @@ def check_model_guide(model: Callable[..., Any], guide: Callable[..., Any], *arg
     ...
     ValueError: site 'z' is a point of poincare_ball(c=1) in the model, but the guide draws it from Normal, ...
     """
-    with aside(), poutine.block():
+    with aside(), poutine.block(), SameSpaces():
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
         model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
     for name, site in list(model_trace.nodes.items()):
@@ -55,8 +58,35 @@ def check_model_guide(model: Callable[..., Any], guide: Callable[..., Any], *arg
     check_sites(model_trace, guide_trace)
 
 
+class SameSpaces(Messenger):
+    """Around a guide and the model that is run on its draws: both must have each site on one space.
+
+    It is checked as the model is given the value, before it computes with it: a point of another chart would be ``nan``
+    or have another size.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn: dict[str, Any] = {}
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["is_observed"] or site_is_subsample(msg):
+            return
+        if not msg["done"]:
+            self._drawn[msg["name"]] = msg["fn"]
+        elif msg["name"] in self._drawn:
+            theirs = base_distribution(self._drawn[msg["name"]])
+            if not isinstance(theirs, dist.Delta):
+                _check_supports(msg["name"], base_distribution(msg["fn"]), theirs)
+
+
+def same_spaces() -> AbstractContextManager[Any]:
+    """:class:`SameSpaces` if Pyro validates."""
+    return SameSpaces() if is_validation_enabled() else nullcontext()
+
+
 def check_sites(model_trace: Any, guide_trace: Any) -> None:
-    """What :func:`check_model_guide` checks, of programs that have been run."""
+    """What else :func:`check_model_guide` checks, of programs that have been run."""
     for name, site in model_trace.nodes.items():
         if site["type"] != "sample" or site["is_observed"] or site_is_subsample(site):
             continue
@@ -67,11 +97,8 @@ def check_sites(model_trace: Any, guide_trace: Any) -> None:
                 f"site {name!r} of the model is neither observed nor in the guide; give it a site there, or sum it out"
                 " with pyro.infer.TraceEnum_ELBO if it is discrete."
             )
-        ours, theirs = base_distribution(site["fn"]), base_distribution(guide_trace.nodes[name]["fn"])
-        if not isinstance(theirs, dist.Delta):
-            _check_supports(name, ours, theirs)
-        else:
-            _check_home(name, ours, guide_trace.nodes[name]["value"])
+        if isinstance(base_distribution(guide_trace.nodes[name]["fn"]), dist.Delta):
+            _check_home(name, base_distribution(site["fn"]), guide_trace.nodes[name]["value"])
 
 
 def _check_home(name: str, ours: Any, value: Any) -> None:

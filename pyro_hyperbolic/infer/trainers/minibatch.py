@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from numbers import Number
 from typing import Any
 
 import torch
@@ -69,6 +70,12 @@ class Minibatches:
     ) -> None:
         self._leaves, self._spec = pytree.tree_flatten(data)
         rows = [as_rows(leaf) for leaf in self._leaves]
+        for leaf, r in zip(self._leaves, rows, strict=True):
+            if r is None and not (leaf is None or isinstance(leaf, (Number, Tensor))):
+                raise ValueError(
+                    f"data must hold tensors and arrays with rows (N, ...), numbers and None, got {leaf!r:.60}; bind"
+                    " other arguments to the programs by functools.partial."
+                )
         self._rows = {i: r for i, r in enumerate(rows) if r is not None}
         self._streams = any(isinstance(r, Stream) for r in self._rows.values())
         members = None if members is None else checked_integer("members", members, least=1)

@@ -1,5 +1,7 @@
 """Model and guide that do not belong together, and who says so."""
 
+import functools
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -10,8 +12,8 @@ from torch import nn
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.geometry import Lorentz
-from pyro_hyperbolic.infer import AutoWrappedNormal, EnsembleSVI, FastSVI, check_model_guide
+from pyro_hyperbolic.geometry import Lorentz, Sphere
+from pyro_hyperbolic.infer import AutoWrappedNormal, DReG_ELBO, EnsembleSVI, FastSVI, check_model_guide
 from pyro_hyperbolic.nn import ManifoldModule
 
 BALL = PoincareBall(1.0)
@@ -100,6 +102,43 @@ def test_another_chart():
     guide = program(hdist.WrappedNormal(chart.origin(1), 0.1, chart))
     with pytest.raises(ValueError, match=r"poincare_ball\(c=1\) in the model and of hyperboloid\(c=1\) in the"):
         check_model_guide(MODEL, guide)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(BALL, Lorentz(1.0)), (BALL, Sphere(1.0)), (Lorentz(1.0), BALL), (BALL, PoincareBall(0.01))],
+    ids=str,
+)
+def test_another_space_is_named_before_a_likelihood_sees_it(ours, theirs):
+    far = ours.from_normal_coords(None, torch.ones(2))
+
+    def model(likelihood):
+        z = pyro.sample("z", hdist.WrappedNormal(ours.origin(2), 1.0, ours))
+        pyro.sample("x", dist.Bernoulli(logits=likelihood(z)), obs=torch.tensor(1.0))
+
+    def guide(likelihood):
+        pyro.sample("z", hdist.WrappedNormal(theirs.from_normal_coords(None, torch.ones(2)), 1.0, theirs))
+
+    adam = pyro.optim.Adam({"lr": 0.01})
+    checks = [FastSVI(model, guide, adam, loss).step for loss in (Trace_ELBO(), Trace_ELBO(2), DReG_ELBO())]
+    for run in (functools.partial(check_model_guide, model, guide), *checks):
+        for likelihood in (ours.dist0, functools.partial(ours.dist, far)):
+            with pytest.raises(ValueError, match=r"site 'z' is a point of .* in the model and of .* in the guide; use"):
+                run(likelihood)
+
+
+@pytest.mark.parametrize("chart", [Lorentz(1.0), Sphere(1.0)], ids=str)
+def test_another_chart_is_named_to_losses_of_pyro(chart):
+    def model():
+        z = pyro.sample("z", hdist.WrappedNormal(torch.zeros(2), 1.0, BALL))
+        pyro.sample("x", dist.Bernoulli(logits=BALL.dist0(z)), obs=torch.tensor(1.0))
+
+    def guide():
+        pyro.sample("z", hdist.WrappedNormal(chart.origin(2), 0.1, chart))
+
+    message = rf"site 'z': the point was drawn on {type(chart).__name__}\(c=1.0\), .* ball of c = 1.0.*use one manifold"
+    with pytest.raises(ValueError, match=message):
+        Trace_ELBO().loss(model, guide)
 
 
 @pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])

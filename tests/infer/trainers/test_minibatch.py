@@ -99,6 +99,10 @@ def test_drop_last(members):
             r"have the same number of rows, got \[3, 4\]",
         ),
         ({"data_size": 4}, {"batch_size": 2}, r"must hold tensors or arrays with rows \(N, ...\), got none in int"),
+        *(
+            ({"x": torch.ones(3), "n": other}, {"batch_size": 2}, r"data must hold .* numbers and None, got .*partial")
+            for other in ("a", {1, 2})
+        ),
         ([], {"batch_size": 2}, "must hold tensors or arrays with rows .* got none in nothing"),
         *(
             (torch.ones(3), {"batch_size": size}, f"batch_size must .* got {size!r}")

@@ -1,0 +1,62 @@
+"""Data and latents that a model cannot take."""
+
+import math
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro.infer import Trace_ELBO
+
+from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic.infer import FastSVI
+from pyro_hyperbolic.models import CountVAE, HyperbolicVAE
+from tests.models.cases import VAES
+
+
+def test_data_of_another_precision():
+    vae, x = VAES[0].build(), VAES[0].data()
+    svi = FastSVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    message = r"x must be torch.float32 .* got torch.float64; pass x.float\(\), or convert the model with .double\(\)"
+    for program in (vae.encode, vae.guide, vae.reconstruct, svi.step):
+        with pytest.raises(ValueError, match=message):
+            program(x.double())
+    with pytest.raises(ValueError, match=r"got torch.float32; pass x.double\(\), or convert the model with .float"):
+        VAES[0].build().double().guide(x.float())
+    counts = CountVAE(PoincareBall(1.0), 2, 6, hidden_dim=4)
+    with pytest.raises(ValueError, match=r"size_factors must be torch.float32 .* pass size_factors.float\(\)"):
+        counts.guide(torch.ones(3, 6), size_factors=torch.ones(3, dtype=torch.float64))
+
+
+def test_data_that_are_no_tensor():
+    vae, x = VAES[0].build(), VAES[0].data().numpy()
+    for program in (vae.model, vae.guide, vae.encode, vae.reconstruct, vae.init_output_bias):
+        with pytest.raises(ValueError, match=r"x must be a tensor, got ndarray; .*as_tensor\(.*dtype=torch.float32"):
+            program(x)
+    counts = CountVAE(PoincareBall(1.0), 2, 6, hidden_dim=4, batches=2)
+    ones, batch = torch.ones(3, 6), torch.tensor([0, 1, 0])
+    for extra in (
+        {"covariates": {"batch": batch.numpy()}},
+        {"covariates": {"batch": batch}, "size_factors": np.ones(3)},
+    ):
+        with pytest.raises(ValueError, match=r"(covariates\['batch'\]|size_factors) must be a tensor, got ndarray"):
+            counts.model(ones, **extra)
+
+
+@pytest.mark.parametrize("manifold", [PoincareBall(1.0), Lorentz(1.0), "e1,p1"], ids=str)
+@pytest.mark.parametrize("decoder", ["gyroplane", "logmap", "mlp"])
+def test_latents_of_another_size(manifold, decoder):
+    vae = HyperbolicVAE(manifold, 2, 6, hidden_dim=4, decoder=decoder)
+    size = 2 + (vae.manifold == Lorentz(1.0))
+    with pytest.raises(ValueError, match=rf"z must have shape \(\.\.\., {size}\), .* got \(3, 4\)"):
+        vae.decode(torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize("z", [torch.ones(3, 2), torch.full((3, 2), math.nan)], ids=["outside", "nan"])
+def test_latents_outside_of_the_space(z):
+    vae = HyperbolicVAE(PoincareBall(1.0), 2, 6, hidden_dim=4)
+    z[0] = 0.1
+    with pytest.raises(ValueError, match=r"z must hold points of PoincareBall\(c=1.0\), got 2 that are none; take"):
+        vae.decode(z)
+    with pyro.validation_enabled(False):
+        assert vae.decode(z).mean.isnan().any(-1).tolist() == [False, True, True]
