@@ -57,7 +57,8 @@ def surface(manifold: Manifold) -> Surface:
 
 def curvature_of(space: Manifold) -> float:
     """The curvature of a space that has one, of either sign, as a plain number."""
-    return -float(torch.as_tensor(space.opposite(torch.zeros(1, dtype=torch.float64))).detach()) + 0.0
+    opposite = space.opposite(torch.zeros(1, dtype=torch.float64))
+    return -float(torch.as_tensor(opposite, dtype=torch.float64).detach()) + 0.0
 
 
 def same_space(first: Manifold, second: Manifold) -> bool:

@@ -61,7 +61,7 @@ def test_distances_of_the_packed_points(manifold: Manifold) -> None:
     apart = np.abs(q[:, None] * p - q * p[:, None])
     half = {-1: np.arcsinh, 0: np.copy, 1: np.arcsin}[data["sign"]](apart)
     c = manifold.with_curvatures([float(c) for c in manifold.curvatures])
-    np.testing.assert_allclose(2 * data["unit"] * half, c.pairwise_dist(x, x).numpy(), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(2 * data["unit"] * half, c.pairwise_dist(x, x).numpy(), rtol=1e-12, atol=1e-12)
 
 
 def test_far_points_are_finite() -> None:
