@@ -161,6 +161,7 @@ def _fits(
         own = share[going]
         total = own.sum(-2)
         square = space.pairwise_dist(x, loc[going]).square()
+        # A component that has lost all points has no mean square, and its weight is 0.
         mean_square = (own * square).sum(-2) / total.clamp(min=torch.finfo(x.dtype).tiny)
         weights[going], scale[going] = total / len(x), scales.best(mean_square, scale[going])
         log_joint = -0.5 * square / scale[going].square().unsqueeze(-2)

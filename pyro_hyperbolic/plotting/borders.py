@@ -37,11 +37,11 @@ def region_factors(scales: Any, points: Tensor, manifold: Manifold) -> Callable[
         factor = _factor(scales, len(points))
     else:
         _check_posteriors(scales, points, manifold)
-        law = base_distribution(scales)
-        if isinstance(law, hdist.RiemannianNormal):
-            return _riemannian(law, len(points), manifold)
-        if hasattr(law, "covariance_matrix"):
-            factor = torch.linalg.cholesky(law.covariance_matrix.detach().double().cpu())
+        distribution = base_distribution(scales)
+        if isinstance(distribution, hdist.RiemannianNormal):
+            return _riemannian(distribution, len(points), manifold)
+        if hasattr(distribution, "covariance_matrix"):
+            factor = torch.linalg.cholesky(distribution.covariance_matrix.detach().double().cpu())
         else:
             factor = torch.diag_embed(scales.stddev.detach().double().cpu())
     # A share of a Gaussian of two dimensions lies within sqrt(-2 log(1 - share)).
@@ -70,11 +70,11 @@ def _check_posteriors(scales: Distribution, points: Tensor, manifold: Manifold) 
             f" {tuple(scales.batch_shape)} and event shape {tuple(scales.event_shape)}; for independent"
             " dimensions use .to_event(1)."
         )
-    law = base_distribution(scales)
-    own = getattr(law, "manifold", Euclidean())  # a Gaussian of torch or Pyro is one of flat space
+    distribution = base_distribution(scales)
+    own = getattr(distribution, "manifold", Euclidean())  # a Gaussian of torch or Pyro is one of flat space
     if not same_space(own, manifold):
         raise ValueError(
-            f"scales must be posteriors on the space of the points, {manifold!r}, got {type(law).__name__} on"
+            f"scales must be posteriors on the space of the points, {manifold!r}, got {type(distribution).__name__} on"
             f" {own!r}; pass the manifold of the posteriors, and their means as points."
         )
     own = plain(own)

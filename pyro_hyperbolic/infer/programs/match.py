@@ -72,12 +72,15 @@ class SameSpaces(Messenger):
     def _pyro_sample(self, msg: Any) -> None:
         if msg["is_observed"] or site_is_subsample(msg):
             return
+        ours = msg["fn"]
         if not msg["done"]:
             self._drawn[msg["name"]] = msg["fn"]
-        elif msg["name"] in self._drawn:
+            # A GuideMessenger has put its own distribution in the place of the model's, which it keeps here.
+            ours = msg["infer"].get("prior")
+        if ours is not None and msg["name"] in self._drawn:
             theirs = base_distribution(self._drawn[msg["name"]])
             if not isinstance(theirs, dist.Delta):
-                _check_supports(msg["name"], base_distribution(msg["fn"]), theirs)
+                _check_supports(msg["name"], base_distribution(ours), theirs)
 
 
 def same_spaces() -> AbstractContextManager[Any]:

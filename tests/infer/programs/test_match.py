@@ -1,6 +1,7 @@
 """Model and guide that do not belong together, and who says so."""
 
 import functools
+from contextlib import nullcontext
 
 import pyro
 import pyro.distributions as dist
@@ -8,6 +9,7 @@ import pytest
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO, config_enumerate
 from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
+from pyro.poutine.guide import GuideMessenger
 from torch import nn
 
 import pyro_hyperbolic.distributions as hdist
@@ -188,3 +190,17 @@ def test_it_takes_no_random_numbers():
     before = torch.get_rng_state()
     check_model_guide(MODEL, MODEL)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "right"), [(hdist.WrappedNormal(torch.zeros(2), 0.1, BALL), True), (SMALL, False)]
+)
+def test_a_guide_that_runs_with_the_model(distribution, right):
+    class Guide(GuideMessenger):
+        def get_posterior(self, name, prior):
+            return distribution
+
+    model = program(hdist.WrappedNormal(torch.zeros(2), pyro.param("scale", torch.tensor(1.0)), BALL))
+    svi = FastSVI(model, Guide(model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    with nullcontext() if right else pytest.raises(ValueError, match=r"'z' is a point of .* from Normal,"):
+        assert svi.step().isfinite()
