@@ -21,6 +21,13 @@ pyro.set_rng_seed(0)
 _SEEDED = pyro.util.get_rng_state()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
 @pytest.fixture(autouse=True)
 def _reproducible(doctest_namespace):
     # torch.compile switches the validation of arguments off for the rest of the process.

@@ -70,6 +70,7 @@ class Euclidean(Space):
         return safe_norm(x - y).squeeze(-1)
 
     def dist0(self, x: Tensor) -> Tensor:
+        check_sizes(x)
         return safe_norm(x).squeeze(-1)
 
     def pairwise_dist(self, x: Tensor, y: Tensor) -> Tensor:

@@ -83,6 +83,7 @@ class GyroManifold(Manifold):
 
     def mobius_pointwise_mul(self, w: Tensor, x: Tensor) -> Tensor:
         r""":math:`\exp_0(w \cdot \log_0 x)`, one factor per coordinate, ``w`` of shape ``(..., d)``."""
+        self._check_coords(x, w)
         return self.mobius_fn_apply(w.mul, x)
 
     def geodesic_unit(self, t: float | Tensor, x: Tensor, u: Tensor) -> Tensor:

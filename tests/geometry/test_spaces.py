@@ -289,6 +289,7 @@ def test_points_of_another_dimension(case, other):
         lambda: space.frame(x, w),
         lambda: space.recentre(v, w),
         lambda: space.base_point_variation(v, v, w),
+        *([lambda: space.mobius_pointwise_mul(w, x)] if hasattr(space, "mobius_pointwise_mul") else []),
     ):
         with pytest.raises(ValueError, match=f"{SIZES}|has dimension"):
             call()
@@ -300,6 +301,8 @@ def test_what_is_no_point(case):
     for value in (x.tolist(), 0.3, x[0]):
         with pytest.raises(ValueError, match=r"points and vectors must be tensors of shape \(\.\.\., d\), got"):
             case.space.dist(value, x)
+        with pytest.raises(ValueError, match=r"points and vectors must be tensors of shape \(\.\.\., d\), got"):
+            case.space.dist0(value)
 
 
 @pytest.mark.parametrize("dim", [-1, 0, 2.0, True])

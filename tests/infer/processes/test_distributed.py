@@ -222,7 +222,6 @@ def test_steps_are_validated_in_turn() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_group_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL with one process: losses, generator and estimates on the device."""
     variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}

@@ -13,7 +13,7 @@ from pyro_hyperbolic.infer.trainers.adam import OneLaunch
 from pyro_hyperbolic.infer.trainers.graphs import CapturedStep
 from tests.helpers import same
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = pytest.mark.gpu
 
 STEPS = 60
 SHAPES = [(3,), (40, 50), (1025,), (), (2, 300, 7)]

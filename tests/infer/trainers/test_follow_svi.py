@@ -25,7 +25,6 @@ STEPS = 60  # where the test is a slow one, or on a GPU
 QUICK_STEPS = 24
 NOISY_STEPS = 150  # of runs that are compared in distribution
 TOLERANCE = 1e-6  # of float64, after so many steps of Adam: where a gradient is 0, its sign is that of a rounding
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 NOT_CAPTURED = {"subsample", "sampled graph"}  # plates that draw their indices on the host
 # The compiler may change the order of draws that do not depend on each other: of direction and radius, of two branches,
 # and on a GPU of a latent and of what is dropped.
@@ -104,7 +103,6 @@ def test_compiled_steps(programs: str, steps: int, compiled: None) -> None:
 
 
 @pytest.mark.gpu
-@GPU
 @pytest.mark.parametrize(
     ("programs", "compile"),
     [
@@ -129,7 +127,7 @@ def interval(losses: list[Tensor]) -> tuple[float, float]:
     ("programs", "device"),
     [
         *(pytest.param(name, None, marks=pytest.mark.slow) for name in ("wrapped", *sorted(REORDERED))),
-        *(pytest.param(name, "cuda", marks=[pytest.mark.gpu, GPU]) for name in ("wrapped", *sorted(REORDERED_ON_GPU))),
+        *(pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in ("wrapped", *sorted(REORDERED_ON_GPU))),
     ],
 )
 def test_compiled_steps_with_noise_of_their_own(
@@ -226,7 +224,6 @@ def test_a_weight_that_grows_in_an_ensemble(compile: bool, traced: None) -> None
 
 
 @pytest.mark.gpu
-@GPU
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_weight_that_grows_in_captured_steps(compile: bool, compiled: None, on_gpu: None) -> None:
     same(weighted(FastSVI, compile=compile, capture=True), weighted(SVI), TOLERANCE)

@@ -310,7 +310,6 @@ def test_memory_is_bounded_by_the_blocks(tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 @pytest.mark.parametrize("name", ["sparse tensor", "memory map", "sparse matrix"])
 def test_batches_on_a_device(name, tmp_path):

@@ -24,8 +24,7 @@ from pyro_hyperbolic.infer.trainers.transfer import Transfer
 from pyro_hyperbolic.models import HyperbolicVAE
 from tests.helpers import same
 
-needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 DATA, BATCH, MEMBERS = 43, 4, 3
 WHOLE, EPOCH = 10, 11  # batches, and with the last one, which is smaller
 
@@ -287,7 +286,6 @@ class TestTransfer:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("make", [single, ensemble])
 def test_batches_of_the_host(make: Any, pinned: bool) -> None:
@@ -300,7 +298,6 @@ def test_batches_of_the_host(make: Any, pinned: bool) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("compile", [False, True])
 def test_numbers_of_the_host_are_not_fixed_at_the_capture(compile: bool) -> None:
     """A 0-dim weight that is not on the device, and changes."""
