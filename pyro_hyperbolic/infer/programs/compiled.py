@@ -50,8 +50,8 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
     what was compiled: of an estimate that is repeated, or of another trainer of the same programs.
 
     :param tune: on CUDA, time several kernels for every matrix product and take the fastest, and launch small kernels
-        together. It pays where they are short, as those of one model are. Products of an ensemble are best left to
-        cuBLAS; so are those of float64, whose kernels take long to compile. Torch keeps the choices on disk.
+        together. It pays where they are short, as those of one model are; products of an ensemble are best left to
+        cuBLAS. Torch keeps the choices on disk.
     """
     from torch.fx.experimental.proxy_tensor import make_fx  # half a second, which only those who compile should pay
 
@@ -127,9 +127,7 @@ class CompiledGraph:
 
         graph = copy.deepcopy(self._graph)
         is_cuda = any(isinstance(t, Tensor) and t.is_cuda for t in leaves)
-        if options and any(isinstance(t, Tensor) and t.dim() and t.dtype == torch.float64 for t in leaves):
-            options = options | {"max_autotune_gemm": False}
-        elif options:
+        if options and not any(isinstance(t, Tensor) and t.dim() and t.dtype == torch.float64 for t in leaves):
             write_out_products(graph)  # of geometry: float64 in a program of float32
         with warnings.catch_warnings(), _quiet(), back_to_back(), kept_order():
             # Advice of the compiler: whether products may be less exact is for the user to say.
