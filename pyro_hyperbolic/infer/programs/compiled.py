@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import os
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -199,6 +201,18 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         log.setLevel(level)
+
+
+def _forget_threads() -> None:
+    """Of the compiler, in a process that was forked (as those of several chains are) and so has none of them."""
+    if "torch._inductor.async_compile" in sys.modules:
+        from torch._inductor.async_compile import AsyncCompile
+
+        AsyncCompile.pool.cache_clear()  # which would wait for them for ever
+
+
+if hasattr(os, "register_at_fork"):  # which Windows does not have
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 class _LastSite(Messenger):

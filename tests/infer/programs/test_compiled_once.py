@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import os
 import weakref
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import torch
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 from torch import Tensor, nn
+from torch._inductor.async_compile import AsyncCompile
 
 from pyro_hyperbolic.infer import FastSVI, log_marginal_likelihood
 from pyro_hyperbolic.infer.programs import compiled
@@ -204,3 +207,19 @@ def test_gradients_of_a_markov_chain(device: str) -> None:
     y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)).to(device)
     loss = TraceEnum_ELBO(max_plate_nesting=1)
     same(trained(model, y, loss, compile=True), trained(model, y, loss), 1e-5)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_threads_of_the_compiler_in_a_forked_process() -> None:
+    """They are left behind in the process before; one that waited for them would never end."""
+
+    def compile() -> None:
+        AsyncCompile.pool().submit(int).result(20)
+
+    with torch._inductor.config.patch(compile_threads=2):
+        compile()
+        process = multiprocessing.get_context("fork").Process(target=compile)
+        process.start()
+        process.join()
+    assert process.exitcode == 0
