@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Collection
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -141,6 +142,17 @@ class _Model:
             self._bound[instance] = _Model(self.program, DrawnCurvature(self.strategy.centered))
         return functools.partial(self._bound[instance], instance)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # What a decorator has made stands under the name of its program, where processes that are started anew find it.
+        found: Any = sys.modules.get(self.__module__)
+        for name in getattr(self, "__qualname__", "").split("."):
+            found = getattr(found, name, None)
+        if found is self:
+            return self.__qualname__
+        if isinstance(found, _Model) and found.program is self.program:  # this one is of an instance
+            return _of_an_instance, (found, self.strategy, self._known)
+        return super().__reduce_ex__(protocol)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_bound": None}
 
@@ -159,6 +171,12 @@ class _Model:
                 self.strategy.follow = None
         self._known = True
         return result
+
+
+def _of_an_instance(model: _Model, strategy: DrawnCurvature, known: bool) -> _Model:
+    result = _Model(model.program, strategy)
+    result._known = known
+    return result
 
 
 class _Marks(Messenger):

@@ -106,6 +106,11 @@ class Decorated(Plain):
         return point(self.c)
 
 
+@with_drawn_curvature
+def decorated():
+    return point(pyro.sample("c", CURVATURE))
+
+
 def test_as_a_decorator():
     @with_drawn_curvature
     def one():
@@ -141,6 +146,11 @@ def test_copies():
     assert latents(copy.copy(model)) == {"c", "z_coords"}
     method = pickle.loads(pickle.dumps(with_drawn_curvature(of_groups)))
     assert latents(method) == {"c", "z_coords", "groups"}
+    # Those that stand under the name of their program: as `mp_context="spawn"` passes them to the processes of chains.
+    assert pickle.loads(pickle.dumps(decorated)) is decorated
+    one = Decorated()
+    for _ in range(2):
+        assert latents(pickle.loads(pickle.dumps(one.model))) == latents(one.model) == {"c", "z_base"}
 
 
 def test_a_site_that_the_first_run_did_not_have():
