@@ -249,19 +249,22 @@ class TestReport:
         assert "* MNIST, h2,s2,e2 c learned: 5.00 ± 0.00, 4.00 ± 0.00.\n" in text
 
     def test_choice_of_initial_values(self, tmp_path: Path) -> None:
-        """Gain 1 and learning rate 0.001 would be best, but for one run that diverged."""
+        """Gain 1 and learning rate 0.001 would be best, but for one run that diverged; curved models lead by 0.5."""
         table, store = Choices(seeds=1), RunStore(tmp_path)
         for cell in table.cells():
             loss = 100.0 + abs(math.log2(cell.gain)) + 2 * abs(math.log2(cell.learning_rate / 1e-3))
+            loss += 0.5 * (cell.curvature == 0) + 0.25 * (cell.gain == 0.5)
             if cell.latent_dim == 20 and cell.gain == 1.0 and cell.learning_rate == 1e-3:
                 loss = math.nan
             store.append(Job(table, cell, 0), metrics={"negative_iwae": loss}, seconds=1.0, machine=MACHINE)
         write_report(table, store, tmp_path)
         text = (tmp_path / "choices.md").read_text()
-        assert "is gain 0.5, spread 1, learning rate 0.001. The library uses gain 2, spread 1, learning rate " in text
-        assert "the best is 2.00 nats better on average.\n" in text
+        assert "is gain 2, spread 1, learning rate 0.001. The library uses gain 2 and spread 1. On average " in text
+        assert "this is 2.00 nats worse with the learning rate 0.0005.\n" in text
+        assert "gain 2, gain 0.5 is 0.25 nats worse and gain 4 is 1.00 nats worse.\n" in text
+        assert "| 0.002 | 0.50 | 0.50 |\n" in text
         rows = {line.split(" | ")[0]: line for line in text.splitlines()}
-        assert rows["| **gain 0.5, spread 1, learning rate 0.001**"].endswith("| 2.00 |")
+        assert rows["| **gain 2, spread 1, learning rate 0.001**"].endswith("| 2.00 |")
         assert "0 of 1 finite" in rows["| gain 1, spread 1, learning rate 0.001"]
 
     def test_average_of_table_3_is_the_papers(self) -> None:

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from pyro_hyperbolic.experiments.choices import CURVATURES, GAINS, RATES, SPREADS, ChoiceCell
-from pyro_hyperbolic.experiments.report.results import GREY_LEVELS, Results, interval, number, table
+from pyro_hyperbolic.experiments.report.results import GREY_LEVELS, Results, compared, interval, listed, number, table
 from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.experiments.table2 import DIMENSIONS
 from pyro_hyperbolic.nn.linear import GAIN, SPREAD
@@ -49,7 +49,7 @@ def choices(results: Results) -> tuple[str, Figure]:
     for setting in settings:
         cells = setting.cells()
         name = f"**{setting}**" if setting == best else str(setting)
-        better = _difference(base, losses[setting])
+        better = _text(_better(base, losses[setting]))
         rows.append([name, *(results.text(cell, METRIC, digits=2) for cell in cells), better])
     for rate in RATES:
         flat = [ChoiceCell(d, 0.0, rate) for d in DIMENSIONS]
@@ -59,17 +59,51 @@ def choices(results: Results) -> tuple[str, Figure]:
     finding = "No setting has all of its runs yet.\n\n"
     if best is not None:
         complete = "The" if len(means) == len(settings) else f"Of the {len(means)} settings with all of their runs, the"
-        finding = f"{complete} best on held-out training images is {best}. The library uses {used}"
-        better = _difference(base, losses[best])
-        finding += f"; the best is {better} nats better on average.\n\n" if better and best != used else ".\n\n"
+        finding = f"{complete} best on held-out training images is {best}. The library uses gain {GAIN:g} and spread"
+        finding += f" {SPREAD:g}."
+        own = [setting for rate in dict.fromkeys((best.rate, usual)) if (setting := used._replace(rate=rate)) != best]
+        gaps = [(setting.rate, _better(losses[best], losses[setting])) for setting in own]
+        told = [f"{compared(gap)} with the learning rate {rate:g}" for rate, gap in gaps if gap]
+        if told:
+            finding += f" On average this is {listed(told)}."
+        finding += "\n\n"
     notes = (
         f"\nNegative IWAE in nats on {results.experiment.held_out} held-out training images, with mean and 95% interval"
-        f" over runs; lower is better. {GREY_LEVELS} The last column says how much lower the loss is than with the"
-        " library's values, as a mean over dimensions and curvatures with its interval over runs. The best setting, in"
+        f" over runs; lower is better. {GREY_LEVELS} The last column says how much lower the loss is than with"
+        f" {used}, as a mean over dimensions and curvatures with its interval over runs. The best setting, in"
         " bold, has the lowest mean loss over all columns. The Euclidean model has no gyroplanes, so it has one number"
         " for each dimension.\n"
     )
-    return finding + table(head, rows) + notes, _draw(results)
+    return finding + table(head, rows) + notes + _gains(results) + _leads(results), _draw(results)
+
+
+def _gains(results: Results) -> str:
+    """What another gain is worth, whatever the learning rate."""
+    pooled = {gain: [cell for rate in RATES for cell in Setting(gain, SPREAD, rate).cells()] for gain in GAINS}
+    losses = {gain: _losses(results, cells) for gain, cells in pooled.items()}
+    base = losses.pop(GAIN)
+    told = [f"gain {gain:g} is {compared(found)}" for gain, own in losses.items() if (found := _better(base, own))]
+    if not told:
+        return ""
+    return (
+        f"\nAs a mean over the {len(RATES)} learning rates with spread {SPREAD:g}, and compared with gain {GAIN:g},"
+        f" {listed(told)}.\n"
+    )
+
+
+def _leads(results: Results) -> str:
+    """What the layers and the curvature are worth with each learning rate."""
+    rows = []
+    for rate in RATES:
+        flat = _losses(results, [ChoiceCell(d, 0.0, rate) for d in DIMENSIONS])
+        curved = [_losses(results, [ChoiceCell(d, c, rate) for d in DIMENSIONS]) for c in CURVATURES]
+        rows.append([f"{rate:g}", *(_text(_better(flat, own)) for own in curved)])
+    if not any(text for _, *leads in rows for text in leads):
+        return ""
+    return (
+        f"\nHow much lower the loss of the hyperbolic model with gain {GAIN:g} and spread {SPREAD:g} is than that of"
+        " the Euclidean one with the same learning rate, in nats and as a mean over dimensions:\n\n"
+    ) + table(["learning rate", *(f"c = {c:g}" for c in CURVATURES)], rows)
 
 
 def _losses(results: Results, cells: Iterable[ChoiceCell]) -> list[float]:
@@ -81,9 +115,13 @@ def _losses(results: Results, cells: Iterable[ChoiceCell]) -> list[float]:
     return [sum(own[seed] for own in values) / len(values) for seed in seeds]
 
 
-def _difference(base: list[float], other: list[float]) -> str:
-    gains = [one - two for one, two in zip(base, other, strict=False)]
-    return number(mean_interval(gains), digits=2) if gains else ""
+def _better(base: list[float], other: list[float]) -> tuple[float, float | None] | None:
+    """How much lower the other losses are, over seeds; none if either are missing."""
+    return mean_interval([one - two for one, two in zip(base, other, strict=True)]) if base and other else None
+
+
+def _text(found: tuple[float, float | None] | None) -> str:
+    return "" if found is None else number(found, digits=2)
 
 
 def _draw(results: Results) -> Figure:

@@ -137,11 +137,14 @@ def test_thin_products_are_written_out(rows: int, terms: int, columns: int, left
 
 @pytest.mark.gpu
 def test_kernels_are_timed_back_to_back():
-    """A launch takes the host longer than the first of these kernels takes the device."""
+    """A launch takes the host longer than the first of these kernels takes the device.
+
+    The least of several times, because other processes may use the device as well.
+    """
     times = []
     with back_to_back():
         for size in (1 << 10, 1 << 24):
             x = torch.ones(size, dtype=torch.float32, device="cuda")
-            times.append(benchmarker.benchmark_gpu(lambda x=x: x.add_(1.0), rep=40))
+            times.append(min(benchmarker.benchmark_gpu(lambda x=x: x.add_(1.0), rep=40) for _ in range(10)))
     assert 5e-4 < times[0] < 5e-3 < times[1] < 0.2  # milliseconds
     assert "benchmark_gpu" not in vars(benchmarker)
