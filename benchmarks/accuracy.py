@@ -2,12 +2,12 @@ r"""How exact every operation is, far from the origin; ``python -m benchmarks.ac
 
 Two points at a distance ``s`` from the origin (curvature -1), 1 from each other (*near*), 3 (*apart*), or on opposite
 sides of it (*across*), and what is computed from them, against a reference in a hundred digits
-(:mod:`benchmarks.exact`). Beside the error stands the *condition*: how far the exact answer moves when every number
-that comes in, and the result, is moved by half a unit in its last place. An algorithm cannot be expected to do better.
-Errors of points are distances, those of vectors lengths, both in the metric of the space.
+(:mod:`benchmarks.exact`). Beside the error stands the *rounding limit*: how far the exact answer moves when every
+number that comes in, and the result, is moved by half a unit in its last place. An algorithm cannot be expected to do
+better. Errors of points are distances, those of vectors lengths, both in the metric of the space.
 
-The run takes five minutes. ``--check`` ends with status 1 if an operation is worse than ten times its condition, where
-that leaves digits to speak of.
+The run takes five minutes. ``--check`` ends with status 1 if an operation is worse than ten times its rounding limit,
+where that leaves digits to speak of.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CHARTS: dict[str, tuple[type[Manifold], Any]] = {
 }
 SCALE = 0.5
 ALLOWED = 10.0
-LOST = 0.1  # a condition beyond which there are no digits to keep
+LOST = 0.1  # a limit beyond which there are no digits to keep
 
 # Arguments: "x y p" points, "v" normal coordinates at x, "u" a tangent vector at x, "a" one at p, "w" components of one
 # at p, "t" a time.
@@ -70,22 +70,22 @@ class Operation:
 
 @dataclass(frozen=True)
 class Errors:
-    """Of one operation at one distance: the median and the largest error, and the largest condition."""
+    """Of one operation at one distance: the median and the largest error, and the largest rounding limit."""
 
     median: float
     worst: float
-    condition: float
+    limit: float
 
     @property
     def ok(self) -> bool:
-        return self.worst <= ALLOWED * self.condition or LOST < self.condition <= self.worst < math.inf
+        return self.worst <= ALLOWED * self.limit or LOST < self.limit <= self.worst < math.inf
 
     def __str__(self) -> str:
         return " ".join(f"{e:.0e}".replace("e-0", "e-").replace("e+0", "e") for e in self.numbers)
 
     @property
     def numbers(self) -> tuple[float, float, float]:
-        return self.median, self.worst, self.condition
+        return self.median, self.worst, self.limit
 
 
 def _slope(function: Callable[..., Tensor], index: int) -> Callable[..., Tensor]:
@@ -197,7 +197,7 @@ def measure(operation: Operation, name: str, dtype: torch.dtype, s: float, sampl
         points, truth = _truth(operation, chart, numbers)
         errors = _difference(operation, chart, points, _decode(operation, chart, points, found), truth)
         rng = np.random.default_rng(1)
-        moved = _condition(operation, chart, dtype, numbers, points, truth, rng)
+        moved = _rounding_limit(operation, chart, dtype, numbers, points, truth, rng)
         return Errors(float(np.median(errors)), float(errors.max()), float(moved.max()))
 
 
@@ -245,7 +245,7 @@ def _difference(operation: Operation, chart: Any, points: dict[str, Array], foun
     return np.nan_to_num(out.astype(float), nan=np.inf)
 
 
-def _condition(
+def _rounding_limit(
     operation: Operation,
     chart: Any,
     dtype: torch.dtype,
@@ -285,7 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = Path(__file__).resolve().parents[1] / "docs" / "tables"
     parser.add_argument("--output", type=Path, default=folder, help="folder for the tables (%(default)s)")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="points per number (%(default)s)")
-    parser.add_argument("--check", action="store_true", help="fail if an error exceeds ten times its condition")
+    parser.add_argument("--check", action="store_true", help="fail if an error exceeds ten times its rounding limit")
     args = parser.parse_args(arguments)
     args.output.mkdir(parents=True, exist_ok=True)
     worse = 0
@@ -300,7 +300,7 @@ def main(arguments: list[str] | None = None) -> int:
                 bad = [s for s, e in errors.items() if not e.ok]
                 worse += len(bad)
                 print(f"{name:<12}{row[0]:<34}{row[1]:<7}{row[2]:<8}", *(f"{c:<18}" for c in cells), bad, flush=True)
-    print(f"{worse} of the errors above exceed {ALLOWED:g} times their condition")
+    print(f"{worse} of the errors above exceed {ALLOWED:g} times their rounding limit")
     return int(args.check and worse > 0)
 
 

@@ -4,7 +4,7 @@ The example holds out some edges and trains a variational graph auto-encoder
 (:class:`pyro_hyperbolic.models.HyperbolicVGAE` or its Euclidean twin) on the others with ``pyro.infer.SVI``. The model
 then has to tell the held-out edges from as many pairs without an edge. The table gives the area under the ROC curve and
 the average precision over several splits, which both models share, each with its 95% interval. In a tree every held-out
-edge leaves two separate parts behind, so little is known about it. Expect scores near or below one half there.
+edge leaves two separate parts behind, so little is known about it. Expect scores not far above one half there.
 
 What to look for: ``curves.png`` shows the loss and the score on held-out edges. Where the score falls while the loss
 still falls, a model overfits the training edges. With ``--space p2``, ``embeddings.png`` shows both embeddings. Dashed

@@ -15,12 +15,12 @@ from benchmarks.accuracy import CHARTS, DTYPES, OPERATIONS, Errors, Operation, m
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("chart", CHARTS)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda op: f"{op.name}-{op.place}")
-def test_errors_are_at_most_ten_times_the_condition(operation: Operation, chart: str, dtype: torch.dtype) -> None:
+def test_errors_are_at_most_ten_times_the_rounding_limit(operation: Operation, chart: str, dtype: torch.dtype) -> None:
     errors = measure(operation, chart, dtype, 8.0, samples=12)
-    assert errors.ok, f"median, worst and condition: {errors}"
+    assert errors.ok, f"median, worst and rounding limit: {errors}"
 
 
-def test_an_error_beyond_its_condition_is_found() -> None:
+def test_an_error_beyond_its_rounding_limit_is_found() -> None:
     def rounded(manifold, x, y):
         return manifold.dist(x.float(), y.float()).double()
 
