@@ -47,15 +47,15 @@ def choices(results: Results) -> tuple[str, Figure]:
     base = _losses(results, used.cells())
     rows = []
     for setting in settings:
-        cells = setting.cells()
-        name = f"**{setting}**" if setting == best else str(setting)
+        values = [f"**{value:g}**" if setting == best else f"{value:g}" for value in setting]
         better = _text(_better(base, losses[setting]))
-        rows.append([name, *(results.text(cell, METRIC, digits=2) for cell in cells), better])
+        rows.append([*values, better, *(results.text(cell, METRIC, digits=2) for cell in setting.cells())])
     for rate in RATES:
         flat = [ChoiceCell(d, 0.0, rate) for d in DIMENSIONS]
         texts = [results.text(cell, METRIC, digits=2) for cell in flat]
-        rows.append([f"euclidean, learning rate {rate:g}", *(text for own in texts for text in (own, "")), ""])
-    head = ["", *(f"d = {d}, c = {c:g}" for d in DIMENSIONS for c in CURVATURES), "better than Table 2's"]
+        rows.append(["euclidean", "", f"{rate:g}", "", *(text for own in texts for text in (own, ""))])
+    head = ["gain", "spread", "learning rate", "better than Table 2's"]
+    head += [f"d = {d}, c = {c:g}" for d in DIMENSIONS for c in CURVATURES]
     finding = "No setting has all of its runs yet.\n\n"
     if best is not None:
         complete = "The" if len(means) == len(settings) else f"Of the {len(means)} settings with all of their runs, the"
@@ -70,10 +70,10 @@ def choices(results: Results) -> tuple[str, Figure]:
     notes = (
         f"\nNegative IWAE in nats on {results.experiment.held_out} held-out training images, with mean and 95% interval"
         f" over runs; lower is better. {GREY_LEVELS} Gain and spread set the initial values of a gyroplane layer: the"
-        " size of the normals, and how far the planes lie from the origin. The last column says how much lower the loss"
-        f" is than with {used}, as in Table 2; it is a mean over dimensions and curvatures, with its interval over"
-        " runs. The best setting, in bold, has the lowest mean loss over all columns. The Euclidean model has no"
-        " gyroplanes, so it has one number for each dimension.\n"
+        " size of the normals, and how far the planes lie from the origin. The fourth column says how much lower the"
+        f" loss is than with {used}, as in Table 2; it is a mean over dimensions and curvatures, with its interval"
+        " over runs. The best setting, in bold, has the lowest mean loss over all dimensions and curvatures. The"
+        " Euclidean model has no gyroplanes, so it has one number for each dimension.\n"
     )
     return finding + table(head, rows) + notes + _gains(results) + _leads(results), _draw(results)
 
