@@ -38,8 +38,20 @@ def origin_of(x: Tensor, c: Curvature) -> Tensor:
 
 def transp(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
     """The reflection along the middle of ``x`` and ``y``; the identity where they are antipodes."""
-    middle = unit(x + y)
+    middle = _middle(x, y)
     return v - 2 * dot(middle, v).unsqueeze(-1) * middle
+
+
+def _middle(x: Tensor, y: Tensor) -> Tensor:
+    """The unit vector along ``x + y``.
+
+    It is orthogonal to ``x - y`` if the two are equally long. Rounded points are not quite, and near antipodes, where
+    the sum is short, it would be turned by much more than rounding, towards the points themselves.
+    """
+    total, step = x + y, x - y
+    # Between antipodes the last factor is 1/|step|^2; elsewhere there is next to nothing to take away.
+    excess = dot(total, step).unsqueeze(-1) / (2 * (squared_norm(x) + squared_norm(y)))
+    return unit(total - excess * step)
 
 
 def frame(x: Tensor, v: Tensor, c: Curvature) -> Tensor:

@@ -350,6 +350,24 @@ class TestSphere:
         same(math.pi - sphere.dist0(x).double(), gaps.double(), ROUNDING[dtype])
         same(math.pi - sphere.dist(sphere.origin(2, dtype), x).double(), gaps.double(), ROUNDING[dtype])
 
+    @every_dtype
+    def test_steps_from_near_antipodes_of_the_origin_end_on_the_sphere(self, dtype):
+        """Where the frame comes from a sum of the point and the origin that is as short as their rounding."""
+        generator = torch.Generator().manual_seed(0)
+        sphere, gaps = Sphere(1.4), torch.logspace(-9, 0, 400, dtype=torch.float64).unsqueeze(-1)
+        around, v, far = torch.randn(3, 400, 3, generator=generator, dtype=torch.float64)
+        around, k = around / around.norm(dim=-1, keepdim=True), math.sqrt(1.4)
+        x = (torch.cat([-gaps.cos(), gaps.sin() * around], -1) / k).to(dtype)
+        v = (v / v.norm(dim=-1, keepdim=True)).to(dtype)
+        y = sphere.from_normal_coords(x, v)
+        assert sphere.contains(y).all()
+        same(sphere.dist(x, y), torch.ones(400), ROUNDING[dtype])
+        same(sphere.to_normal_coords(x, y), v, ROUNDING[dtype])
+        start = sphere.from_normal_coords(None, far.to(dtype))
+        end = sphere.from_normal_coords(start, (math.pi / k - gaps).to(dtype) * v)
+        u = sphere.frame(start, v)
+        assert (sphere.transp(start, end, u) * end).sum(-1).abs().max() < ROUNDING[dtype]
+
     def test_a_closed_geodesic_has_the_length_of_the_period(self):
         sphere, v = Sphere(0.3), torch.tensor([0.3, -1.0], dtype=torch.float64)
         period = sphere.period(v)
