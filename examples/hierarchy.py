@@ -250,6 +250,10 @@ def load_points(path: Path, num_points: int, seed: int) -> Tensor:
         raise ValueError(
             f"--points {path} must hold an array (N, ...) of at least 4 points, got {tuple(points.shape)}."
         )
+    if not points.isfinite().all():
+        raise ValueError(f"--points {path} must hold finite numbers; leave out the points that have others.")
+    if (points == points[0]).all():
+        raise ValueError(f"--points {path} holds one point many times; give points that differ.")
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
     return points[order[:num_points]]
 

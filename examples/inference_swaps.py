@@ -4,9 +4,9 @@ The program is written once, and each method takes it as it is. The output compa
 each method with a grid integral, which also uses nothing but the program. ``--methods`` selects methods, ``--prior``
 changes the prior, and ``--manifold`` replaces the ball by the hyperboloid.
 
-``inference_swaps.png`` has a disc for each method. The blue areas are the smallest regions that hold 50, 80 and 95% of
-the posterior on the grid. Red dots are draws of the method, and the same shares of them should lie in these regions.
-You can spot a point estimate, or a guide that is far off, at a glance. Triangles are the anchors.
+What to look for: ``inference_swaps.png`` has a disc for each method. The blue areas are the smallest regions that hold
+50, 80 and 95% of the posterior on the grid. Red dots are draws of the method, and the same shares of them should lie in
+these regions. You can spot a point estimate, or a guide that is far off, at a glance. Triangles are the anchors.
 
     python examples/inference_swaps.py
     python examples/inference_swaps.py --methods nuts auto-wrapped --prior riemannian --manifold lorentz
@@ -373,10 +373,10 @@ def parser() -> Parser:
     p.add_argument("--manifold", choices=sorted(CHARTS), default="poincare", help="chart of the plane")
     p.add_argument("--curvature", type=positive(float), default=1.0, help="c > 0; the curvature is -c")
     p.add_argument("--num-steps", type=positive(int), default=300, help="steps of the optimisers")
-    p.add_argument("--num-draws", type=positive(int), default=20_000, help="draws of guides, filters and importance")
+    p.add_argument("--num-draws", type=at_least(100), default=20_000, help="draws of guides, filters and importance")
     p.add_argument("--num-samples", type=at_least(4), default=250, help="samples per chain")
     p.add_argument("--num-chains", type=positive(int), default=2, help="chains of HMC and NUTS")
-    p.add_argument("--resolution", type=positive(int), default=256, help="grid points per side of a panel")
+    p.add_argument("--resolution", type=at_least(2), default=256, help="grid points per side of a panel")
     p.add_seed()
     p.add_output_dir()
     return p

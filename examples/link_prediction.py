@@ -185,9 +185,12 @@ def finished_runs(args: argparse.Namespace) -> list[dict[str, Any]]:
         known = json.loads(path.read_text())
         then, runs = known["options"], known["runs"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a record of this example, or is damaged ({error!r}); delete it.") from error
+        raise ValueError(
+            f"{path} is not a record of this example, or is damaged ({type(error).__name__});"
+            " choose another --output-dir."
+        ) from error
     require_same(path, then, args, FREE_OPTIONS)
-    return runs
+    return [entry for entry in runs if model_path(entry["model"], entry["seed"], args).exists()]
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

@@ -46,7 +46,7 @@ from torch import Tensor
 
 from pyro_hyperbolic import PoincareBall, datasets, plotting
 from pyro_hyperbolic.analysis import pseudotime
-from pyro_hyperbolic.commands import Parser, command, input_file, load_run, positive, record, save_run, seeds
+from pyro_hyperbolic.commands import Parser, at_least, command, input_file, load_run, positive, record, save_run, seeds
 from pyro_hyperbolic.experiments.cells import KnownCells, build_count_vae, embedding_scores
 from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.experiments.table1 import NEARLY_FLAT
@@ -230,7 +230,7 @@ def parser() -> Parser:
     p.add_argument("--batch-key", help="column of the file with the batches (default: one batch)")
     p.add_argument("--label-key", help="column of the file with the cell types (default: no types)")
     p.add_argument("--root-label", help="cell type of the root, for pseudotime (default: none)")
-    p.add_argument("--num-cells", type=positive(int), default=3000, help="cells of the simulated lineage")
+    p.add_argument("--num-cells", type=at_least(100), default=3000, help="cells of the simulated lineage")
     names, text = list(CURVATURES), "models to train; the last one is drawn"
     p.add_argument("--models", nargs="+", choices=names, default=names, help=text)
     p.add_argument("--latent-dim", type=positive(int), default=2, help="latent dimension; only 2 is drawn")

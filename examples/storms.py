@@ -231,6 +231,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     days = storms()
     train, validation, test = split(days[days.day % 2 == 0], args.seed)  # neighbouring days are much alike
     print(f"days of storms: {len(train)} to train, {len(validation)} to validate, {len(test)} to test", flush=True)
+    if max(args.components) > len(train):
+        raise ValueError(
+            f"--components must not exceed the days to train on, {len(train)}, got {max(args.components)}."
+        )
     result, posteriors, scores = record(args), {}, {}
     print(f"\n{'model':22}{'components':>12}{'validation':>12}{'test':>8}   coupled circle minus this")
     for name, setup in SETUPS.items():

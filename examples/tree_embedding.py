@@ -75,11 +75,12 @@ def explore_tree(points: Tensor, parents: Tensor, ball: PoincareBall, path: Path
 def run(args: argparse.Namespace) -> None:
     ball = PoincareBall(args.curvature)
     length = args.edge_length or shortest_edge(args.branching, ball)
-    nodes = 1 + (args.branching + 1) * sum(args.branching**i for i in range(args.depth))
+    levels = min(args.depth, MOST_NODES.bit_length())  # with so many levels there are too many nodes in any case
+    nodes = 1 + (args.branching + 1) * sum(args.branching**i for i in range(levels))
     if nodes > MOST_NODES:
         raise ValueError(
-            f"--branching {args.branching} --depth {args.depth} is a tree of {nodes} nodes, more than {MOST_NODES};"
-            " take fewer levels."
+            f"--branching {args.branching} --depth {args.depth} is a tree of more than {MOST_NODES} nodes; take fewer"
+            " levels."
         )
     points, parents = embed_tree(args.branching, args.depth, length, ball)
     worst, average = distortion(points, tree_distances(parents), ball)

@@ -25,6 +25,7 @@ from pyro_hyperbolic.commands.runs import load_run, record, save_run
 from pyro_hyperbolic.commands.values import (
     at_least,
     curvature,
+    data_folder,
     device,
     folder,
     fraction,
@@ -42,6 +43,7 @@ __all__ = [
     "at_least",
     "command",
     "curvature",
+    "data_folder",
     "device",
     "explained",
     "folder",

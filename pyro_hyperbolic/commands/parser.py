@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import torch
 
-from pyro_hyperbolic.commands.values import device, folder, positive, seed, signature
+from pyro_hyperbolic.commands.values import data_folder, device, folder, positive, seed, signature
 
 OUTPUTS = Path("outputs")
 """Where results go if the user does not say where."""
@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
         :param what: is in the folder.
         """
         text = f"folder of {what} (default: PYRO_HYPERBOLIC_DATA, then a per-user cache)"
-        self.add_argument("--data-dir", type=folder, help=text)
+        self.add_argument("--data-dir", type=data_folder, help=text)
 
     def add_space(self, default: str | None = None) -> None:
         """``--space``, a signature."""

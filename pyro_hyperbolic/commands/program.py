@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
@@ -43,7 +44,8 @@ def command(parser: Callable[[], Parser], run: Callable[[argparse.Namespace], T]
         except KeyboardInterrupt:
             p.exit(INTERRUPTED, f"\n{p.prog}: interrupted; {p.how_to_go_on()}\n")
         except Exception as error:
-            line = explained(error, run.__module__)
+            file = getattr(run, "__globals__", {}).get("__file__")  # none in a notebook
+            line = explained(error, run.__module__, Path(file).resolve().parent if file else None)
             if line is None or sys.flags.dev_mode:
                 raise
             p.exit(WRONG_INPUT, f"{p.prog}: error: {line}\n")

@@ -44,10 +44,12 @@ def load_run(
 ) -> dict[str, Any] | None:
     """The state of the run to continue, if there is one, and the random generators as they were.
 
+    Without ``--resume`` there is none: what an earlier run has left behind will be overwritten.
+
     :param free: names of options that may be other ones now, beside those in :data:`FREE`.
     :param facts: as for :func:`save_run`.
     """
-    if not path.exists():
+    if not path.exists() or not getattr(args, "resume", True):
         return None
     payload = load_checkpoint(path, map_location=map_location)
     try:

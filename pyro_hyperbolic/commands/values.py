@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from pyro_hyperbolic.geometry.signature import parse as parse_signature
 Number = TypeVar("Number", int, float)
 
 _WORDS = {int: "whole number", float: "number"}
-_SEEDS = 2**31  # numpy takes seeds below 2**32, and programs add to theirs
+_MOST = 2**31  # of sizes and counts; numpy takes seeds below 2**32, and programs add to theirs
 
 
 def positive(kind: type[Number]) -> Callable[[str], Number]:
@@ -32,7 +33,7 @@ def positive(kind: type[Number]) -> Callable[[str], Number]:
         value = _number(text, kind)
         if value is None or value <= 0:
             raise ArgumentTypeError(f"must be a positive {_WORDS[kind]}, got {text!r}")
-        return value
+        return _limited(value)
 
     return parse
 
@@ -60,7 +61,7 @@ def at_least(smallest: int) -> Callable[[str], int]:
         value = _number(text, int)
         if value is None or value < smallest:
             raise ArgumentTypeError(f"must be a whole number of at least {smallest}, got {text!r}")
-        return value
+        return _limited(value)
 
     return parse
 
@@ -99,10 +100,7 @@ def seed(text: str) -> int:
     >>> seed("0")
     0
     """
-    value = natural(text)
-    if value >= _SEEDS:
-        raise ArgumentTypeError(f"must be less than {_SEEDS}, got {text!r}")
-    return value
+    return natural(text)
 
 
 def seeds(text: str) -> list[int]:
@@ -167,6 +165,12 @@ def folder(text: str) -> Path:
     return path
 
 
+def data_folder(text: str) -> Path:
+    """A folder to read from, writable or not; or one that can be made, for a download."""
+    path = Path(text).expanduser()
+    return path if path.is_dir() else folder(text)
+
+
 def picture_file(text: str) -> Path:
     """A picture that can be written, in a folder that is there."""
     from matplotlib.backend_bases import FigureCanvasBase  # slow to import
@@ -204,15 +208,28 @@ def _number(text: str, kind: type[Number]) -> Number | None:
     return value if math.isfinite(value) else None
 
 
+def _limited(value: Number) -> Number:
+    if isinstance(value, int) and value >= _MOST:
+        raise ArgumentTypeError(f"must be less than {_MOST}, got {value}")
+    return value
+
+
 def _require_parent(path: Path) -> None:
     parent = path.absolute().parent
     if not parent.is_dir():
         # The first that is missing is where the typing error is.
         missing = next(p for p in (*reversed(parent.parents), parent) if not p.is_dir())
+        if missing.exists():
+            raise ArgumentTypeError(f"{missing} is a file, so {path} cannot be made in it; choose another place")
         raise ArgumentTypeError(f"there is no folder {missing} to make {path} in; make it first, or check the path")
     _require_writable(parent)
 
 
 def _require_writable(path: Path) -> None:
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise ArgumentTypeError(f"{path} cannot be written to; choose another folder, or change its permissions")
+    try:  # permissions do not tell: an administrator has all, and some file systems take no files
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise ArgumentTypeError(
+            f"{path} cannot be written to; choose another folder, or change its permissions"
+        ) from error

@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 # What reading a truncated file, or one that is something else, raises.
 _DAMAGE = (
     *(OSError, RuntimeError, EOFError, LookupError, TypeError, ValueError, AttributeError),
-    *(pickle.UnpicklingError, struct.error),
+    *(pickle.UnpicklingError, struct.error, zipfile.BadZipFile),
 )
 
 
@@ -47,6 +48,7 @@ def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu") -> 
     :returns: the ``state`` that was saved.
     """
     try:
+        _require_whole(path)
         payload = torch.load(path, map_location=map_location, weights_only=True)
         state, rng = payload["state"], payload["rng"]
         cpu, cuda = rng["cpu"].cpu(), [t.cpu() for t in rng["cuda"]]
@@ -54,9 +56,9 @@ def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu") -> 
         raise
     except _DAMAGE as error:
         reason = str(error).partition(". ")[0] or "the file ends too early"  # an EOFError says nothing
-        if map_location != "cpu" and _is_readable(path):
+        if str(map_location) != "cpu" and _is_checkpoint(path):
             raise ValueError(
-                f"{path} cannot be loaded to {map_location!r} ({reason}); use map_location='cpu'."
+                f"{path} cannot be loaded to {map_location} ({reason}); use map_location='cpu'."
             ) from error
         raise ValueError(
             f"{path} is not a checkpoint of this package, or is damaged ({reason}); check the path, or delete it."
@@ -67,13 +69,21 @@ def load_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu") -> 
     return state
 
 
-def _is_readable(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is whole, whatever devices there are."""
+def _require_whole(path: str | os.PathLike[str]) -> None:
+    """Compare what the file holds with its checksums, which torch does not do."""
+    with zipfile.ZipFile(path) as file:
+        wrong = file.testzip()
+    if wrong is not None:
+        raise ValueError(f"the checksum of {wrong} is wrong")
+
+
+def _is_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is one and whole, whatever devices there are."""
     try:
-        torch.load(path, map_location="cpu", weights_only=True)
+        payload = torch.load(path, map_location="cpu", weights_only=True)
+        return payload.keys() >= {"state", "rng"}
     except _DAMAGE:
         return False
-    return True
 
 
 def save_json(value: Any, path: str | os.PathLike[str]) -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import signal
+import tempfile
 import textwrap
 import types
 from collections.abc import Callable
@@ -57,8 +58,8 @@ MISTAKES: list[tuple[Callable[[str], Any], str, str]] = [
     (fraction(), "1.5", "must be a fraction greater than 0 and less than 1, got '1.5'"),
     (fraction(), "0", "must be a fraction greater than 0 and less than 1, got '0'"),
     (fraction(zero=True), "-0.1", "must be a fraction of at least 0 and less than 1, got '-0.1'"),
-    (commands.seed, "2147483648", "must be less than 2147483648, got '2147483648'"),
-    (commands.seeds, "0-99999999999", "must be less than 2147483648, got '99999999999'"),
+    (commands.seed, "2147483648", "must be less than 2147483648, got 2147483648"),
+    (commands.seeds, "0-99999999999", "must be less than 2147483648, got 99999999999"),
     (commands.seeds, "1-", "must be seeds such as 0,1,5 or 0-9, got '1-'"),
     (commands.seeds, "a", "must be seeds such as 0,1,5 or 0-9, got 'a'"),
     (commands.seeds, "3-1", "must be seeds that differ, got '3-1'"),
@@ -68,7 +69,9 @@ MISTAKES: list[tuple[Callable[[str], Any], str, str]] = [
     (commands.device, "meta", "must be cpu, cuda or a device such as cuda:1, got 'meta'"),
     (commands.folder, "missing/a/b", "missing to make missing/a/b in; make it first, or check the path"),
     (commands.folder, "full", "full is a file; give a folder"),
-    (commands.folder, "full/a", "full to make full/a in"),
+    (commands.folder, "full/a", "full is a file, so full/a cannot be made in it; choose another place"),
+    (commands.data_folder, "full", "full is a file; give a folder"),
+    (positive(int), "99999999999", "must be less than 2147483648, got 99999999999"),
     (commands.input_file, "missing", "there is no file missing; check the path"),
     (commands.input_file, "here", "here is a folder; give a file"),
     (commands.input_file, "empty", "empty is empty; give another file"),
@@ -103,7 +106,11 @@ def test_mistakes(kind: Callable[[str], Any], text: str, message: str, tmp_path:
 @pytest.mark.parametrize("kind", [commands.folder, commands.picture_file])
 def test_places_without_permission(kind: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     # The user who runs the tests may be allowed everything.
-    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    def refuse(dir: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(dir))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert commands.data_folder("here") == Path("here")
     for text in ("here/new.png", "new.png"):
         with pytest.raises(argparse.ArgumentTypeError, match="cannot be written to; choose another folder"):
             kind(text)

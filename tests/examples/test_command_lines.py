@@ -49,7 +49,7 @@ MISTAKES = [
     ("--data-dir", "file", "argument --data-dir: file is a file; give a folder"),
     ("--space", "h2,x2", "argument --space: a factor of a signature is one of the letters"),
     ("--seed", "-1", "argument --seed: must be a whole number of at least 0, got '-1'"),
-    ("--seed", "2147483648", "argument --seed: must be less than 2147483648, got '2147483648'"),
+    ("--seed", "2147483648", "argument --seed: must be less than 2147483648, got 2147483648"),
     ("--threads", "0", "argument --threads: must be a positive whole number, got '0'"),
     ("--num-epochs", "0", "argument --num-epochs: must be a positive whole number, got '0'"),
     ("--curvature", "nan", "argument --curvature: must be a "),
@@ -77,9 +77,12 @@ OWN_MISTAKES = [
     ("hierarchy", "--points nothing.edges", "argument --points: nothing.edges is empty; give another file"),
     ("hierarchy", "--points file", "--points file is no array of numpy.save"),
     ("hierarchy", "--points flat.npy", "flat.npy must hold an array (N, ...) of at least 4 points, got (5,)"),
+    ("hierarchy", "--points nan.npy", "--points nan.npy must hold finite numbers"),
+    ("hierarchy", "--points same.npy", "--points same.npy holds one point many times; give points that differ"),
     ("hierarchy", "--output folder", "argument --output: folder is a folder; give a file"),
     ("hierarchy", "--output tree.txt", "argument --output: must end in one of"),
     ("mixture_prior_vae", "--components 0", "argument --components: must be a positive whole number, got '0'"),
+    ("mixture_prior_vae", "--space e2", "--space must have a curved factor, got e2; take for example p2"),
     ("mixture_prior_vae", "--resume --output-dir damaged", "single.pt is not a checkpoint of this package, or is dam"),
     ("mixture_prior_vae", "--resume --output-dir foreign", "belongs to other options: --curvature (was 7, is 1.4)"),
     ("link_prediction", "--posterior riemannian", "--posterior-scale diagonal needs --posterior wrapped"),
@@ -98,12 +101,15 @@ OWN_MISTAKES = [
     ("mnist_svi", "--resume --output-dir foreign", "belongs to other options: --curvature (was 7, is 1.4)"),
     ("mnist_svi", "--data-dir empty", "expected a header of 16 bytes, found 0; the file is damaged"),
     ("mnist_ensemble", "--seeds 0-3,2", "argument --seeds: must be seeds that differ, got '0-3,2'"),
+    ("mnist_ensemble", "--loss iwae", "--loss iwae needs --particles of at least 2"),
     ("mnist_ensemble", "--resume --output-dir damaged", "checkpoint.pt is not a checkpoint of this package"),
     ("mnist_distributed", "--num-epochs 3", "start the program with `torchrun --nproc-per-node N`"),
     ("curvature_of_data", "--leaves 5 --dims 2 5", "--dims must be less than the number of --leaves, got 5 and 5"),
     ("densities", "--resolution 1", "argument --resolution: must be a whole number of at least 2, got '1'"),
     ("densities", "--format gif", "argument --format: invalid choice: 'gif'"),
     ("inference_swaps", "--methods magic", "argument --methods: invalid choice: 'magic'"),
+    ("inference_swaps", "--num-draws 1", "argument --num-draws: must be a whole number of at least 100, got '1'"),
+    ("inference_swaps", "--resolution 1", "argument --resolution: must be a whole number of at least 2, got '1'"),
     ("inference_swaps", "--methods nuts-tangent --prior riemannian", "nuts-tangent needs --prior wrapped"),
     (
         "single_cell",
@@ -112,10 +118,13 @@ OWN_MISTAKES = [
     ),
     ("single_cell", "--data nothing.h5ad", "argument --data: nothing.h5ad is empty; give another file"),
     ("single_cell", "--data file", "--data file "),  # is not a .h5ad file, or needs the package anndata
+    ("single_cell", "--num-cells 50", "argument --num-cells: must be a whole number of at least 100, got '50'"),
     ("single_cell", "--models linear", "argument --models: invalid choice: 'linear'"),
     ("single_cell", "--resume --output-dir damaged --models hyperbolic", "is not a checkpoint of this package"),
     ("single_cell", "--resume --output-dir foreign --models hyperbolic", "other options: --curvature (was 7, is None)"),
     ("storms", "--components 2 0", "argument --components: must be a positive whole number, got '0'"),
+    ("storms", "--components 99999", "--components must not exceed the days to train on, "),
+    ("tree_embedding", "--depth 100000", "is a tree of more than 3000 nodes; take fewer levels"),
     ("tree_embedding", "--branching 1", "argument --branching: must be a whole number of at least 2, got '1'"),
     ("tree_embedding", "--edge-length -1", "argument --edge-length: must be a positive number, got '-1'"),
     ("tree_embedding", "--edge-length 9", "take shorter edges or fewer levels"),
@@ -146,6 +155,8 @@ def _places(tmp_path: Path, digits: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "foreign" / "metrics.json").write_text('{"options": {"curvature": 7}, "runs": []}')
     (tmp_path / "nothing.edges").touch()
     np.save(tmp_path / "flat.npy", np.zeros(5))
+    np.save(tmp_path / "nan.npy", np.full((5, 2), np.nan))
+    np.save(tmp_path / "same.npy", np.ones((5, 2)))
 
 
 @pytest.fixture
@@ -177,7 +188,7 @@ def test_every_value_is_checked(
 ) -> None:
     program = load(name)
     for action in program.parser()._actions:
-        if action.type not in (None, commands.folder):
+        if action.type not in (None, commands.folder, commands.data_folder):
             with pytest.raises(SystemExit, match=r"^2$"):
                 program.main([*PROGRAMS[name].split(), action.option_strings[0], "non sense"])
             assert f"argument {action.option_strings[0]}: " in capsys.readouterr().err

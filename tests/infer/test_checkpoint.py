@@ -197,6 +197,13 @@ def truncate(fraction):
     return write
 
 
+def other_bytes(path):
+    save_checkpoint({"a": torch.zeros(1000)}, path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 DAMAGED = {
     "empty": lambda path: path.write_bytes(b""),
     "text": lambda path: path.write_text("hello"),
@@ -207,6 +214,7 @@ DAMAGED = {
     "a tenth": truncate(0.1),
     "half": truncate(0.5),
     "all but the end": truncate(0.995),
+    "other bytes": other_bytes,
     "a list": lambda path: torch.save([1, 2], path),
     "another dictionary": lambda path: torch.save({"weights": torch.zeros(2)}, path),
     "no generator": lambda path: torch.save({"state": {}}, path),
@@ -229,8 +237,15 @@ class TestDamage:
     def test_a_device_that_is_not_there_is_no_damage(self, tmp_path):
         path = tmp_path / "checkpoint.pt"
         save_checkpoint({"a": torch.zeros(2)}, path)
-        with pytest.raises(ValueError, match=r"cannot be loaded to 'nowhere' .*; use map_location='cpu'"):
+        with pytest.raises(ValueError, match=r"cannot be loaded to nowhere .*; use map_location='cpu'"):
             load_checkpoint(path, map_location="nowhere")
+
+    def test_another_file_is_not_blamed_on_the_device(self, tmp_path):
+        path = tmp_path / "checkpoint.pt"
+        torch.save({"weights": torch.zeros(2)}, path)
+        for device in ("nowhere", torch.device("cpu")):
+            with pytest.raises(ValueError, match="is not a checkpoint of this package"):
+                load_checkpoint(path, map_location=device)
 
     def test_a_file_that_is_not_there_is_no_damage(self, tmp_path):
         with pytest.raises(FileNotFoundError):

@@ -1,4 +1,23 @@
-"""Latents on a manifold in other coordinates, and curvatures that are drawn."""
+"""Latents on a manifold in other coordinates, and curvatures that are drawn.
+
+A chain or an autoguide moves the latents of a program. Points of a curved space have densities with respect to the
+volume of that space. If the curvature is a latent too, the volume moves with it, and the point has to be drawn as a
+function of something that does not. This is how a site of the program becomes such a function:
+
+``site``
+    ``PointReparam`` replaces the site ``"z"`` by a site in flat space, ``"z_coords"`` or ``"z_base"``, and a
+    deterministic ``"z"``. What the others share is here: ``to_event``, masks and initial values.
+``coords``
+    ``ManifoldReparam`` takes normal coordinates at the origin. It suits every distribution of points, since the new
+    site keeps the density and adds the volume of the exponential map.
+``noise``
+    ``WrappedNormalReparam`` and ``RiemannianNormalReparam`` take the white noise that a normal is made of.
+``follow``
+    finds out which latents a tensor was computed from, so that a curvature is known to be drawn.
+``drawn``
+    ``with_drawn_curvature`` puts it together: it runs a program, notes the points whose space depends on a latent, and
+    reparametrises these by the strategy ``DrawnCurvature``.
+"""
 
 from pyro_hyperbolic.infer.reparam.coords import ManifoldReparam
 from pyro_hyperbolic.infer.reparam.drawn import DrawnCurvature, with_drawn_curvature
