@@ -109,7 +109,7 @@ def graph(
             return _paper_network(name, data_root(root), download=download)
         if kind in _BUILT_IN:
             return _built_in(name, kind, parameters)
-    own, folder = checked_path("name", name).expanduser(), data_root(root)
+    own, folder = checked_path("name", name, "karate").expanduser(), data_root(root)
     places = [own, folder / "graphs" / name, folder / name]
     path = _first_file(places)
     if path is None:

@@ -26,7 +26,7 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
         'some/folder'
     """
     if root is not None:
-        path, origin = checked_path("root", root).expanduser(), "root"
+        path, origin = checked_path("root", root, "some/folder").expanduser(), "root"
     elif os.environ.get(ENVIRONMENT_VARIABLE):
         path, origin = Path(os.environ[ENVIRONMENT_VARIABLE]).expanduser(), ENVIRONMENT_VARIABLE
     else:
@@ -36,10 +36,10 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
     return path
 
 
-def checked_path(name: str, value: str | os.PathLike[str]) -> Path:
+def checked_path(name: str, value: str | os.PathLike[str], example: str) -> Path:
     """A path that is given as text or as a path."""
     if not isinstance(value, (str, os.PathLike)):
-        raise ValueError(f"{name} must be a string or a path, got {value!r:.60}; write for example 'some/folder'.")
+        raise ValueError(f"{name} must be a string or a path, got {value!r:.60}; write for example {example!r}.")
     return Path(value)
 
 

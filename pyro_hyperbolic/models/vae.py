@@ -210,7 +210,10 @@ class VAE(PyroModule):
         """The sizes before those of a datum, ``dims`` of them or any number."""
         start = x.dim() - len(self.data_shape)
         if start < 0 or dims not in (None, start) or x.shape[start:] != self.data_shape:
-            raise ValueError(f"x must have shape (N, {', '.join(map(str, self.data_shape))}), got {tuple(x.shape)}.")
+            raise ValueError(
+                f"x must have shape (N, {', '.join(map(str, self.data_shape))}), got {tuple(x.shape)}; reshape x, or"
+                " build the model with another data_shape."
+            )
         return x.shape[:start]
 
     def _features(self, covariates: Values | None, batch: torch.Size) -> tuple[Tensor, ...]:

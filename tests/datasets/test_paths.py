@@ -57,7 +57,7 @@ def test_default(
     assert list(home.iterdir()) == []  # to ask for the folder does not make it
 
 
-@pytest.mark.parametrize(("load", "name"), [(mnist, "root"), (graph, "name")])
+@pytest.mark.parametrize(("load", "name"), [(mnist, "root"), (graph, "name")], ids=["mnist", "graph"])
 def test_no_path(load: Callable[..., object], name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be a string or a path, got 3; write for example"):
         load(3)
