@@ -42,8 +42,10 @@ def checked_points(caller: str, points: Tensor, manifold: Manifold, fewest: int 
     """At least so many points ``(N, D)`` in float64, and their space with one curvature that is not differentiated."""
     checked_space(f"{caller}: manifold", manifold)
     if not isinstance(points, Tensor) or points.dim() != 2 or not points.is_floating_point():
-        got = f"{points.dtype} of shape {tuple(points.shape)}" if isinstance(points, Tensor) else repr(points)
-        raise ValueError(f"{caller}: points must be a floating tensor of shape (N, D), got {got}.")
+        raise ValueError(
+            f"{caller}: points must be a floating tensor of shape (N, D), got {_kind(points)}; make one with"
+            " torch.as_tensor(points)."
+        )
     check_precision(points, f"{caller}: points")
     if manifold.intrinsic_dim(points.shape[-1]) < 1 or len(points) < fewest:
         raise ValueError(f"{caller}: points must be at least {fewest}, with coordinates, got {tuple(points.shape)}.")
@@ -63,9 +65,12 @@ def checked_points(caller: str, points: Tensor, manifold: Manifold, fewest: int 
 def checked_labels(caller: str, name: str, labels: Tensor, count: int) -> Tensor:
     """One integer for each of ``count`` points."""
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex() or labels.shape != (count,):
-        got = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else repr(labels)
         raise ValueError(
-            f"{caller}: {name} must be a tensor of {count} integers, one for each point, got {got}; number the classes"
-            " with numpy.unique(names, return_inverse=True)."
+            f"{caller}: {name} must be a tensor of {count} integers, one for each point, got {_kind(labels)}; number"
+            " the classes with numpy.unique(names, return_inverse=True), and pass torch.as_tensor(numbers)."
         )
     return labels
+
+
+def _kind(value: Any) -> str:
+    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

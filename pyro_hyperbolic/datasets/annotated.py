@@ -5,7 +5,7 @@ The package ``anndata`` is an optional extra: ``pip install 'pyro_hyperbolic[ann
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +73,8 @@ def from_anndata(
     if not all(hasattr(adata, name) for name in ("X", "layers", "obs", "var_names")):
         raise ValueError(f"adata must be an AnnData, got {adata!r:.60}; read one with anndata.read_h5ad(path).")
     if layer is not None and layer not in adata.layers:
-        names = sorted(name for name in adata.layers if name is not None)  # anndata 0.13 lists X under None
-        raise ValueError(f"layer must be one of {names}, got {layer!r}.")
+        names = [name for name in adata.layers if name is not None]  # anndata 0.13 lists X under None
+        raise _unknown("layer", layer, names, "adata has no layers; leave layer out if adata.X holds the counts")
     x = adata.X if layer is None else adata.layers[layer]
     if x is None:
         raise ValueError("adata has no X; name the layer that holds the counts.")
@@ -82,11 +82,16 @@ def from_anndata(
     if batch_key is None:
         return AnnotatedCells(x, None, genes, None)
     if batch_key not in adata.obs:
-        raise ValueError(f"batch_key must be one of {sorted(adata.obs)}, got {batch_key!r}.")
+        raise _unknown("batch_key", batch_key, adata.obs, "adata.obs has no columns; leave batch_key out, or add one")
     values = [str(value) for value in adata.obs[batch_key]]
     known = OneHot(sorted(set(values)) if batches is None else batches)
     codes = known.codes(values, f"adata.obs[{batch_key!r}]")
     return AnnotatedCells(x, {"batch": codes}, genes, known.categories)
+
+
+def _unknown(name: str, value: str, known: Iterable[str], none: str) -> ValueError:
+    names = sorted(known)
+    return ValueError(f"{name} must be one of {names}, got {value!r}." if names else f"{name}={value!r}: {none}.")
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import torch
 
 from pyro_hyperbolic.datasets.download import fetch
 from pyro_hyperbolic.datasets.edgelist import read_edge_list
-from pyro_hyperbolic.datasets.paths import ENVIRONMENT_VARIABLE, data_root
+from pyro_hyperbolic.datasets.paths import ENVIRONMENT_VARIABLE, checked_path, data_root
 from pyro_hyperbolic.datasets.simple_graph import Graph, simple_graph
 
 
@@ -52,6 +52,7 @@ _NETWORKS = {
     ),
 }
 _BUILT_IN = ("karate", "balanced_tree")
+_MOST_NODES = 100_000  # of a tree, which networkx keeps in memory
 
 
 def graph(
@@ -81,7 +82,7 @@ def graph(
 
     An edge list has two non-negative integers per line; see
     :func:`pyro_hyperbolic.datasets.edgelist.read_edge_list`. Directions and weights are ignored,
-    self-loops and repeated edges dropped and counted.
+    self-loops and repeated edges dropped and counted. A tree may have up to 100,000 nodes.
 
     Args:
         name: a name from the table, or a path.
@@ -91,7 +92,7 @@ def graph(
 
     Raises:
         FileNotFoundError: with the places that were searched.
-        ValueError: if a file is malformed, or not the one that the paper uses.
+        ValueError: if a file is malformed, or not the one that the paper uses, or if a tree is too large.
 
     References:
         F. Sala, C. De Sa, A. Gu, C. Ré: Representation tradeoffs for hyperbolic embeddings.
@@ -108,8 +109,8 @@ def graph(
             return _paper_network(name, data_root(root), download=download)
         if kind in _BUILT_IN:
             return _built_in(name, kind, parameters)
-    folder = data_root(root)
-    places = [Path(name).expanduser(), folder / "graphs" / name, folder / name]
+    own, folder = checked_path("name", name, "karate").expanduser(), data_root(root)
+    places = [own, folder / "graphs" / name, folder / name]
     path = _first_file(places)
     if path is None:
         known = ", ".join((*_NETWORKS, *_BUILT_IN))
@@ -162,8 +163,20 @@ def _built_in(name: str, kind: str, parameters: list[str]) -> Graph:
                 f"name must be 'karate', 'balanced_tree' or 'balanced_tree:BRANCHING:HEIGHT' with "
                 f"positive integers, got {name!r}"
             )
+        _check_size(name, int(branching), int(height))
         made = networkx.balanced_tree(int(branching), int(height))
     return simple_graph(name, torch.tensor(list(made.edges())), origin=name)
+
+
+def _check_size(name: str, branching: int, height: int) -> None:
+    nodes = level = 1
+    for _ in range(height):
+        level *= branching
+        nodes += level
+        if nodes > _MOST_NODES:
+            raise ValueError(
+                f"name: {name!r} is a tree of more than {_MOST_NODES:,} nodes; take a smaller height or branching"
+            )
 
 
 def _first_file(places: list[Path]) -> Path | None:

@@ -19,14 +19,14 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
         root: a folder, or ``None`` for the default.
 
     Raises:
-        ValueError: if the path exists and is not a folder.
+        ValueError: if the argument is no path, or if the path exists and is not a folder.
 
     Example:
         >>> data_root("some/folder").as_posix()
         'some/folder'
     """
     if root is not None:
-        path, origin = Path(root).expanduser(), "root"
+        path, origin = checked_path("root", root, "some/folder").expanduser(), "root"
     elif os.environ.get(ENVIRONMENT_VARIABLE):
         path, origin = Path(os.environ[ENVIRONMENT_VARIABLE]).expanduser(), ENVIRONMENT_VARIABLE
     else:
@@ -34,6 +34,13 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
     if path.exists() and not path.is_dir():
         raise ValueError(f"{origin} must be a folder, but {path} is a file; give the folder that holds the data")
     return path
+
+
+def checked_path(name: str, value: str | os.PathLike[str], example: str) -> Path:
+    """A path that is given as text or as a path."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise ValueError(f"{name} must be a string or a path, got {value!r:.60}; write for example {example!r}.")
+    return Path(value)
 
 
 def _user_cache() -> Path:

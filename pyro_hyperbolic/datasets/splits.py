@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.datasets.simple_graph import Graph
-from pyro_hyperbolic.ops.checks import checked_integer
+from pyro_hyperbolic.ops.checks import checked_integer, is_number
 
 #: Up to this many pairs of nodes the non-edges are listed (64 MB); beyond, they are sampled.
 _LIST_ALL_PAIRS = 2**22
@@ -61,6 +61,8 @@ def split_edges(graph: Graph, test: float = 0.10, validation: float = 0.05, seed
         >>> [len(pairs) for pairs in (split.train, split.validation, split.test)]
         [68, 3, 7]
     """
+    if not isinstance(graph, Graph):
+        raise ValueError(f"graph must be a Graph, got {graph!r:.60}; load one, as in datasets.graph('karate').")
     num_edges = graph.num_edges
     num_test = _held_out("test", test, num_edges)
     num_validation = _held_out("validation", validation, num_edges)
@@ -87,7 +89,7 @@ def split_edges(graph: Graph, test: float = 0.10, validation: float = 0.05, seed
 
 
 def _held_out(name: str, fraction: float, num_edges: int) -> int:
-    if not 0 <= fraction < 1:
+    if not (is_number(fraction) and 0 <= fraction < 1):
         raise ValueError(f"{name} must be a fraction in [0, 1), got {fraction!r}")
     # The decimal that was meant, not its binary neighbour: 0.29 of 100 edges are 29, not 28.
     count = int(Fraction(str(fraction)) * num_edges)

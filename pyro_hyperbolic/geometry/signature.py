@@ -63,6 +63,8 @@ def dimension(signature: str) -> int:
 
 def parse(signature: str) -> list[tuple[str, int]]:
     """Letters and dimensions of the factors."""
+    if not isinstance(signature, str):
+        raise ValueError(f"signature must be a string, got {signature!r}; write for example 'h2,s2,e2'.")
     factors = []
     for part in signature.split(","):
         match = re.fullmatch(r"([a-z])([1-9]\d*)", part.strip())

@@ -26,6 +26,11 @@ def average_precision(positive: Tensor, negative: Tensor) -> float:
 
 
 def _check(positive: Tensor, negative: Tensor) -> None:
+    if not (isinstance(positive, Tensor) and isinstance(negative, Tensor)):
+        raise ValueError(
+            f"positive and negative must be tensors, got {type(positive).__name__} and {type(negative).__name__}; pass"
+            " torch.as_tensor(scores)."
+        )
     if positive.dim() != 1 or negative.dim() != 1 or not len(positive) or not len(negative):
         raise ValueError(
             f"positive and negative must be non-empty vectors of scores, got {tuple(positive.shape)} and"

@@ -86,7 +86,7 @@ class VAE(PyroModule):
     def encode(self, x: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Any:
         """The posterior q(z | x), batch shape ``(N,)``."""
         x = self._as_float("x", x)
-        batch = x.shape[: x.dim() - len(self.data_shape)]
+        batch = self._batch(x)
         sizes = self._sizes(self.size_factors(x) if size_factors is None else size_factors, batch)
         features = [f.expand(*batch, f.shape[-1]) for f in self._features(covariates, batch)]
         if isinstance(self.encoder, Encoder):
@@ -180,6 +180,7 @@ class VAE(PyroModule):
     @torch.no_grad()
     def generate(self, n: int, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Tensor:
         """Means of p(x | z) for ``n`` draws from the prior, ``(n, *data_shape)``."""
+        n = checked_integer("n", n, least=0)
         return self.decode(self.prior().sample((n,)), covariates=covariates, size_factors=size_factors).mean
 
     @torch.no_grad()
@@ -188,8 +189,8 @@ class VAE(PyroModule):
         if not isinstance(self.decoder, Decoder):
             raise ValueError("init_output_bias needs a decoder by name, whose last layer has one bias per output.")
         x = self._as_float("x", x)
-        sizes = self._sizes(self.size_factors(x), x.shape[: x.dim() - len(self.data_shape)])
-        mean = (x if sizes is None else x / sizes).flatten(0, x.dim() - len(self.data_shape) - 1).mean(0)
+        sizes = self._sizes(self.size_factors(x), self._batch(x, dims=1))
+        mean = (x if sizes is None else x / sizes).mean(0)
         self.decoder.output.bias.copy_(self.likelihood.start(mean, len(x)).flatten())
 
     def _register(self, **modules: nn.Module) -> None:
@@ -204,6 +205,16 @@ class VAE(PyroModule):
         dtype = self.latent.log_scale.dtype
         _check_tensor(name, x, dtype)
         return x if x.is_floating_point() else x.to(dtype)
+
+    def _batch(self, x: Tensor, dims: int | None = None) -> torch.Size:
+        """The sizes before those of a datum, ``dims`` of them or any number."""
+        start = x.dim() - len(self.data_shape)
+        if start < 0 or dims not in (None, start) or x.shape[start:] != self.data_shape:
+            raise ValueError(
+                f"x must have shape (N, {', '.join(map(str, self.data_shape))}), got {tuple(x.shape)}; reshape x, or"
+                " build the model with another data_shape."
+            )
+        return x.shape[:start]
 
     def _features(self, covariates: Values | None, batch: torch.Size) -> tuple[Tensor, ...]:
         """What encoder and decoder are given beside their first argument."""
@@ -246,7 +257,7 @@ class VAE(PyroModule):
         return output.unflatten(0, batch) if batch else output.squeeze(0)
 
     def _check_posterior(self, parameters: Any, x: Tensor) -> None:
-        batch = x.shape[: x.dim() - len(self.data_shape)]
+        batch = self._batch(x)
         wanted = [(*batch, self.latent.dim), (*batch, self.latent.scale_dim)]
         is_pair = isinstance(parameters, (tuple, list)) and all(isinstance(t, Tensor) for t in parameters)
         got = [tuple(t.shape) for t in parameters] if is_pair else type(parameters).__name__
@@ -273,15 +284,14 @@ class VAE(PyroModule):
             _check_lengths(lengths, size, "data to draw")
             return pyro.plate("data", size)
         _check_tensor("x", x, self.latent.log_scale.dtype)
-        shape = self.data_shape
-        if x.shape[1:] != shape:
-            raise ValueError(f"x must have shape (N, {', '.join(map(str, shape))}), got {tuple(x.shape)}.")
+        self._batch(x, dims=1)
         if x.layout != torch.strided:
             raise ValueError(
                 f"x must be dense, got layout {x.layout}; infer.Minibatches makes dense batches of sparse rows."
             )
         _check_lengths(lengths, len(x), "data of x")
         if subsample_size is not None:
+            subsample_size = checked_integer("subsample_size", subsample_size, least=1, most=len(x))
             return pyro.plate("data", len(x), subsample_size=subsample_size, device=x.device)
         if data_size is None:
             return pyro.plate("data", len(x))
@@ -397,6 +407,11 @@ class EuclideanVAE(HyperbolicVAE):
         learn_prior_scale: bool = False,
         **options: Any,
     ) -> None:
+        if "manifold" in options:
+            raise ValueError(
+                f"EuclideanVAE takes no manifold, got {options['manifold']!r}; use HyperbolicVAE(manifold, latent_dim,"
+                " data_shape)."
+            )
         super().__init__(
             Euclidean(),
             latent_dim,

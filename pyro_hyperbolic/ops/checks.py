@@ -88,19 +88,19 @@ def is_number(value: Any) -> bool:
 def checked_integer(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """An integer, also one of numpy but not a tensor, as a plain number.
 
-    :param least: the smallest that is allowed, 0 or 1; any by default.
+    :param least: the smallest that is allowed; any by default.
     :param most: the greatest that is allowed.
 
     >>> checked_integer("batch_size", 32, least=1)
     32
     """
-    wanted = {None: "an integer", 0: "an integer of at least 0", 1: "a positive integer"}[least]
-    if most is not None:
-        wanted = f"an integer from {least} to {most}"
     try:
         number = None if isinstance(value, (bool, Tensor)) else operator.index(value)
     except TypeError:
         number = None
     if number is None or (least is not None and number < least) or (most is not None and number > most):
+        wanted = {None: "an integer", 1: "a positive integer"}.get(least, f"an integer of at least {least}")
+        if most is not None:
+            wanted = f"an integer from {least} to {most}"
         raise ValueError(f"{name} must be {wanted}, got {value!r}.")
     return number

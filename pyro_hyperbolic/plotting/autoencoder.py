@@ -18,10 +18,12 @@ from pyro_hyperbolic.analysis import Projection
 from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product, Sphere
 from pyro_hyperbolic.models import HyperbolicVAE
 from pyro_hyperbolic.nn import GyroplaneLinear
+from pyro_hyperbolic.ops.checks import checked_integer
 from pyro_hyperbolic.plotting.explorer import Explorer, explore
 from pyro_hyperbolic.plotting.labels import Labels
+from pyro_hyperbolic.plotting.lens import check_axes
 from pyro_hyperbolic.plotting.lines import gyroplane
-from pyro_hyperbolic.plotting.projections import flattened
+from pyro_hyperbolic.plotting.projections import check_projection, flattened
 from pyro_hyperbolic.plotting.scatters import embedding
 from pyro_hyperbolic.plotting.surfaces import Center, curvature_of
 
@@ -71,9 +73,13 @@ def latent_space(
         '5 dimensions are projected to two, which keep ...% of the squared distances.'
         >>> plt.close(ax.figure)
     """
+    _check(vae, data)
+    check_projection(projection)
+    gyroplanes = checked_integer("gyroplanes", gyroplanes, least=0)
     z, space = latent_factor(vae, latent_means(vae, data), factor)
     if ax is None:
         _, ax = plt.subplots(figsize=(6.5, 5.6), layout="constrained")
+    check_axes("ax", ax)
     is_plane = z.shape[-1] == space.ambient_dim(2)
     if not is_plane:
         z = space.projx(z.double())
@@ -125,6 +131,7 @@ def explore_latents(
         ...     [page.path.name for page in explore_latents(vae, torch.rand(10, 3), f"{folder}/latent.html")]
         ['latent1.html', 'latent2.html']
     """
+    _check(vae, data)
     path = Path(path)
     count = len(vae.manifold.leaves(vae.latent.dim))
     if count == 1 and vae.latent.dim == 2:
@@ -141,6 +148,13 @@ def explore_latents(
     return pages
 
 
+def _check(vae: Any, data: Any) -> None:
+    if not isinstance(vae, HyperbolicVAE):
+        raise ValueError(f"vae must be a HyperbolicVAE or EuclideanVAE, got {type(vae).__name__}; pass the model.")
+    if not isinstance(data, Tensor):
+        raise ValueError(f"data must be a tensor, got {type(data).__name__}; pass torch.as_tensor(data).")
+
+
 def latent_means(vae: HyperbolicVAE, data: Tensor) -> Tensor:
     """Where an auto-encoder puts data, on the host."""
     device = next(vae.parameters()).device
@@ -152,7 +166,7 @@ def latent_factor(vae: HyperbolicVAE, z: Tensor, factor: int) -> tuple[Tensor, M
     manifold = vae.manifold
     manifold = manifold.with_curvatures([torch.as_tensor(c).detach().cpu() for c in manifold.curvatures])
     leaves = manifold.leaves(vae.latent.dim)
-    if not 0 <= factor < len(leaves):
+    if not 0 <= checked_integer("factor", factor) < len(leaves):
         raise ValueError(f"factor must be one of the {len(leaves)} of {manifold!r}, from 0 on, got {factor}.")
     return (manifold.split(z)[factor] if isinstance(manifold, Product) else z), leaves[factor][0]
 

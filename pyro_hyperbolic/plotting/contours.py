@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.plotting import canvas
-from pyro_hyperbolic.plotting.heatmaps import Extent, cell_centres, check_extent
+from pyro_hyperbolic.plotting.heatmaps import Extent, cell_centres, check_grid, check_window
 from pyro_hyperbolic.plotting.lens import Lens
 from pyro_hyperbolic.plotting.surfaces import Center
 
@@ -71,11 +71,10 @@ def credible_regions(
     canvas.check_function("log_density", log_density)
     if not levels or not all(0 < level < 1 for level in levels):
         raise ValueError(f"levels must lie between 0 and 1, got {tuple(levels)}; for example (0.5, 0.9).")
-    if resolution < 2:
-        raise ValueError(f"resolution must be at least 2, got {resolution}; the default is 256.")
+    check_grid(extent, resolution)
     ball = canvas.drawn(manifold)
     canvas.check_home("log_density", getattr(log_density, "__self__", None), ball)
-    check_extent(extent, ball, ax, view)
+    check_window(extent, ball, ax, view)
     ax, lens = canvas.prepared(ball, ax, view, center, torch.zeros(1, 2, dtype=torch.float64))
     if extent is None:
         extent = (-lens.radius, lens.radius, -lens.radius, lens.radius)

@@ -20,6 +20,8 @@ def save(figure: Figure, path: str | os.PathLike[str], **options: Any) -> Path:
     Returns:
         The path.
     """
+    if not isinstance(figure, Figure):
+        raise ValueError(f"figure must be a matplotlib Figure, got {type(figure).__name__}; of axes pass ax.figure.")
     path = Path(path)
     formats = sorted(figure.canvas.get_supported_filetypes())
     if path.suffix[1:].lower() not in formats:

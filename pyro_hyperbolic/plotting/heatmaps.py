@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.ops.checks import checked_integer, is_number
 from pyro_hyperbolic.plotting.canvas import add_colorbar, border, check_function, check_home, drawn, prepared, styled
 from pyro_hyperbolic.plotting.lens import Lens, lens_of
 from pyro_hyperbolic.plotting.surfaces import Center
@@ -58,15 +59,24 @@ def heatmap(
     """
     ball = drawn(manifold)
     check_function("function", function)
-    if resolution < 2:
-        raise ValueError(f"resolution must be at least 2, got {resolution}; the default is 512.")
-    check_extent(extent, ball, ax, view)
+    check_grid(extent, resolution)
+    check_window(extent, ball, ax, view)
     ax, lens = prepared(ball, ax, view, center, torch.zeros(1, 2, dtype=torch.float64))
     return _draw(lambda p: function(lens.back(p)), lens, ax, extent, resolution, colorbar, style)
 
 
-def check_extent(extent: Extent | None, ball: Any, ax: Axes | None, view: str | None) -> None:
-    """Before anything is drawn."""
+def check_grid(extent: Extent | None, resolution: int) -> None:
+    """Before anything is drawn: where the nodes of a grid are, and how many."""
+    checked_integer("resolution", resolution, least=2)
+    if extent is None:
+        return
+    is_four = isinstance(extent, (Sequence, np.ndarray)) and len(extent) == 4
+    if not is_four or not all(is_number(edge) and math.isfinite(edge) for edge in extent):
+        raise ValueError(f"extent must be four numbers, (left, right, bottom, top), got {extent!r:.60}.")
+
+
+def check_window(extent: Extent | None, ball: Any, ax: Axes | None, view: str | None) -> None:
+    """Before anything is drawn: what has no border needs an extent."""
     known = None if ax is None else lens_of(ax)
     equidistant = (view or (known.view if known else "")) == "equidistant"
     if extent is None and (ball.c == 0 or equidistant):
@@ -159,6 +169,7 @@ def density(
         )
     ball = drawn(manifold)
     check_home("distribution", distribution, ball)
+    check_grid(extent, resolution)
     like = _parameter(distribution)
     anchor = distribution.mean.detach().double().cpu().reshape(1, 2) if center == "mean" else torch.zeros(1, 2).double()
     ax, lens = prepared(ball, ax, view, center, anchor)

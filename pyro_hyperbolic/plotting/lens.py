@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -95,7 +96,17 @@ _LENSES: WeakKeyDictionary[Axes, Lens] = WeakKeyDictionary()
 
 def lens_of(ax: Axes) -> Lens | None:
     """The picture that axes show already."""
+    check_axes("ax", ax)
     return _LENSES.get(ax)
+
+
+def check_axes(name: str, ax: Any) -> None:
+    """Refuse what cannot be drawn on."""
+    if not isinstance(ax, Axes):
+        raise ValueError(
+            f"{name} must be matplotlib Axes, got {type(ax).__name__}; make them with figure, ax = plt.subplots(), and"
+            " of an array of axes pass one."
+        )
 
 
 def show(ax: Axes, lens: Lens) -> None:

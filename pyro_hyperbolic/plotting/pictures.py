@@ -11,7 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 from torch import Tensor
 
+from pyro_hyperbolic.ops.checks import checked_integer
 from pyro_hyperbolic.plotting.canvas import styled
+from pyro_hyperbolic.plotting.lens import check_axes
 
 # Pixels between two images.
 _GAP = 1
@@ -46,9 +48,7 @@ def images(batch: Tensor, columns: int | None = None, ax: Axes | None = None, **
     count, height, width = x.shape
     if columns is None:
         columns = math.ceil(math.sqrt(count))
-    if columns < 1:
-        raise ValueError(f"columns must be a positive integer, got {columns}; leave it out for a square grid.")
-    columns = min(columns, count)
+    columns = min(checked_integer("columns", columns, least=1), count)
     rows = math.ceil(count / columns)
     # nan is not drawn: the gaps and the empty places show the background.
     grid = torch.full((rows, height + _GAP, columns, width + _GAP), math.nan, dtype=x.dtype)
@@ -57,6 +57,7 @@ def images(batch: Tensor, columns: int | None = None, ax: Axes | None = None, **
     flat = grid.reshape(rows * (height + _GAP), columns * (width + _GAP))[:-_GAP, :-_GAP]
     if ax is None:
         _, ax = plt.subplots(figsize=(4.5, 4.5 * flat.shape[0] / flat.shape[1]), layout="constrained")
+    check_axes("ax", ax)
     defaults = {"cmap": "gray", "vmin": 0.0, "vmax": 1.0, "interpolation": "nearest"}
     ax.imshow(flat.numpy(), **styled(AxesImage, defaults, style))
     ax.set_axis_off()

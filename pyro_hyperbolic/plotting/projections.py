@@ -13,6 +13,17 @@ from pyro_hyperbolic.geometry import Manifold
 PROJECTIONS: dict[str, type[Projection]] = {"horo": HoroPCA, "tangent": TangentPCA}
 
 
+def check_projection(projection: str | Projection) -> None:
+    """Also where there is nothing to project."""
+    if isinstance(projection, Projection):
+        if projection.dim != 2:
+            raise ValueError(f"projection must have dim = 2, got {projection.dim}.")
+    elif not isinstance(projection, str) or projection not in PROJECTIONS:
+        raise ValueError(
+            f"projection must be one of {', '.join(PROJECTIONS)}, or a TangentPCA or HoroPCA, got {projection!r:.60}."
+        )
+
+
 def flattened(
     projection: str | Projection, points: Tensor, manifold: Manifold
 ) -> tuple[Callable[[Tensor], Tensor], str]:
@@ -35,9 +46,5 @@ def flattened(
 
 def _fitted(projection: str | Projection, points: Tensor, manifold: Manifold) -> Projection:
     if isinstance(projection, str):
-        if projection not in PROJECTIONS:
-            raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}.")
         return PROJECTIONS[projection](2).fit(points, manifold)
-    if projection.dim != 2:
-        raise ValueError(f"projection must have dim = 2, got {projection.dim}.")
     return projection if projection.is_fitted else projection.fit(points, manifold)

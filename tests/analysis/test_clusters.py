@@ -128,7 +128,7 @@ def test_one_curvature_of_any_kind(c: Tensor) -> None:
     [
         (torch.zeros(5), PoincareBall(1.0), {}, r"points must be a floating tensor of shape \(N, D\)"),
         (torch.zeros(5, 2).long(), PoincareBall(1.0), {}, "points must be a floating tensor"),
-        ([0.0], PoincareBall(1.0), {}, r"got \[0.0\]"),
+        (torch.zeros(5, 2).numpy(), PoincareBall(1.0), {}, r"got ndarray; make one with torch.as_tensor\(points\)"),
         (torch.zeros(5, 2).half(), PoincareBall(1.0), {}, "points must be float32 or float64"),
         (torch.eye(3), PoincareBall(1.0), {}, "3 of 3 that do not, the first in row 0; project them"),
         (torch.full((4, 2), torch.nan), PoincareBall(1.0), {}, "points must lie on"),

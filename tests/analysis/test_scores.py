@@ -129,7 +129,7 @@ DISTANCES = BALL.pairwise_dist(POINTS, POINTS)
         (knn_accuracy, (torch.eye(2), LABELS[:2], BALL), {"k": 1}, "knn_accuracy: points must lie on"),
         (knn_accuracy, (POINTS, LABELS[:2], BALL), {}, "labels must be a tensor of 8 integers"),
         (knn_accuracy, (POINTS, LABELS.float(), BALL), {}, "got torch.float32 of shape"),
-        (knn_accuracy, (POINTS, ["a"] * 8, BALL), {}, "number the classes with numpy.unique"),
+        (knn_accuracy, (POINTS, ["a"] * 8, BALL), {}, "got list; number the classes with numpy.unique"),
         (knn_accuracy, (POINTS, LABELS, BALL), {"k": 8}, "k must be an integer from 1 to 7, got 8"),
         (knn_accuracy, (POINTS, LABELS, BALL), {"reference": (POINTS, LABELS[1:])}, r"reference\[1\] must be a tensor"),
         (lineage_correlation, (POINTS, DISTANCES[:3, :3], BALL), {}, r"a matrix of all pairs, \(8, 8\), got \(3, 3\)"),

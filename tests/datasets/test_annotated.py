@@ -117,10 +117,23 @@ def test_flat_space_without_batches_and_neighbours() -> None:
     assert "hyperbolic_distances" not in adata.obsp
 
 
+def without_columns(adata: Any) -> Any:
+    adata.obs = adata.obs[[]]
+    return adata
+
+
 ERRORS = {
-    "layer": (lambda adata: datasets.from_anndata(adata, "raw"), r"layer must be one of \[\], got 'raw'"),
+    "layer": (lambda adata: datasets.from_anndata(adata, "raw"), "layer='raw': adata has no layers; leave"),
+    "another layer": (
+        lambda _: datasets.from_anndata(table(layer="raw"), "q"),
+        r"layer must be one of \['raw'\], got 'q'",
+    ),
     "no X": (lambda _: datasets.from_anndata(table(layer="raw")), "adata has no X; name the layer"),
     "column": (lambda adata: datasets.from_anndata(adata, batch_key="day"), r"batch_key must be one of \['site'\]"),
+    "no columns": (
+        lambda adata: datasets.from_anndata(without_columns(adata), batch_key="q"),
+        "batch_key='q': adata.obs has no columns; leave batch_key out",
+    ),
     "unknown batch": (
         lambda adata: datasets.from_anndata(adata, batch_key="site", batches=["site0", "site1"]),
         r"adata.obs\['site'\] has unknown categories \['site2'\]; known are \['site0', 'site1'\]",

@@ -59,6 +59,12 @@ def test_built_in_with_wrong_parameters(name: str) -> None:
         graph(name)
 
 
+@pytest.mark.parametrize("name", ["balanced_tree:9:9", "balanced_tree:9:999999999", "balanced_tree:1:100000"])
+def test_tree_that_is_too_large(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"name: '{name}' is a tree of more than 100,000 nodes; take a smaller"):
+        graph(name)
+
+
 def test_adjacency() -> None:
     club = graph("karate")
     dense = club.adjacency()

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pyro_hyperbolic.datasets import graph, mnist
 from pyro_hyperbolic.datasets.paths import data_root
 
 
@@ -53,6 +55,12 @@ def test_default(
         monkeypatch.setenv(name, value.format(home=home))
     assert data_root() == home / expected / "pyro_hyperbolic"
     assert list(home.iterdir()) == []  # to ask for the folder does not make it
+
+
+@pytest.mark.parametrize(("load", "name"), [(mnist, "root"), (graph, "name")], ids=["mnist", "graph"])
+def test_no_path(load: Callable[..., object], name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a string or a path, got 3; write for example"):
+        load(3)
 
 
 def test_file_in_place_of_the_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from itertools import combinations
+from typing import Any
 
 import pytest
 import torch
@@ -135,10 +136,15 @@ def test_large_sparse_graph_needs_no_square() -> None:
 
 
 @pytest.mark.parametrize("name", ["test", "validation"])
-@pytest.mark.parametrize("value", [-0.1, 1.0, 2, float("nan")])
-def test_fraction_out_of_range(name: str, value: float) -> None:
+@pytest.mark.parametrize("value", [-0.1, 1.0, 2, float("nan"), "0.1"])
+def test_fraction_out_of_range(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"{name} must be a fraction in \[0, 1\), got"):
-        split_edges(graph("karate"), **{name: value})  # type: ignore[arg-type]
+        split_edges(graph("karate"), **{name: value})
+
+
+def test_name_of_a_graph() -> None:
+    with pytest.raises(ValueError, match=r"graph must be a Graph, got 'karate'; load one, as in datasets.graph\("):
+        split_edges("karate")  # type: ignore[arg-type]
 
 
 def test_fraction_too_small_for_the_graph() -> None:

@@ -31,6 +31,12 @@ def test_bad_signature(bad):
         space(bad)
 
 
+@pytest.mark.parametrize("function", [space, dimension])
+def test_no_signature(function):
+    with pytest.raises(ValueError, match="signature must be a string, got 3; write for example 'h2,s2,e2'"):
+        function(3)
+
+
 def test_wrong_number_of_curvatures():
     with pytest.raises(ValueError, match="one for each of the 2 factors"):
         space("h2,s2,e2", c=[1.0])

@@ -75,6 +75,7 @@ BAD = {
     "no negative": (torch.zeros(3), torch.zeros(0), "non-empty vectors"),
     "a matrix": (torch.zeros(3, 1), torch.zeros(3), "non-empty vectors"),
     "a number": (torch.zeros(3), torch.zeros(()), "non-empty vectors"),
+    "a list": ([1.0], torch.zeros(3), r"must be tensors, got list and Tensor; pass torch.as_tensor"),
     "nan among the positives": (torch.tensor([math.nan, 1.0]), torch.zeros(3), "scores must not be nan"),
     "nan among the negatives": (torch.zeros(3), torch.tensor([math.nan, 1.0]), "scores must not be nan"),
 }

@@ -10,7 +10,7 @@ from pyro.infer import Trace_ELBO
 
 from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.infer import FastSVI
-from pyro_hyperbolic.models import CountVAE, HyperbolicVAE
+from pyro_hyperbolic.models import CountVAE, EuclideanVAE, HyperbolicVAE
 from tests.models.cases import VAES
 
 
@@ -41,6 +41,47 @@ def test_data_that_are_no_tensor():
     ):
         with pytest.raises(ValueError, match=r"(covariates\['batch'\]|size_factors) must be a tensor, got ndarray"):
             counts.model(ones, **extra)
+
+
+def test_data_of_another_shape():
+    for size, bad, got in [
+        (6, torch.zeros(4, 5), "4, 5"),
+        ((2, 3), torch.zeros(4, 6), "4, 6"),
+        ((2, 3), torch.zeros(3), r"3,"),
+    ]:
+        vae = HyperbolicVAE(PoincareBall(1.0), 2, size, hidden_dim=4)
+        for program in (vae.model, vae.guide, vae.encode, vae.reconstruct, vae.init_output_bias):
+            with pytest.raises(ValueError, match=rf"x must have shape \(N, (6|2, 3)\), got \({got}\)"):
+                program(bad)
+    with pytest.raises(ValueError, match=r"x must have shape \(N, 2, 3\), got \(2, 3\)"):
+        vae.init_output_bias(torch.zeros(2, 3))
+    assert vae.encode(torch.zeros(2, 3)).batch_shape == ()
+    assert vae.encode(torch.zeros(5, 4, 2, 3)).batch_shape == (5, 4)
+    # Sizes can be read where values cannot.
+    assert torch.func.vmap(lambda x: vae.encode(x).mean)(torch.zeros(5, 4, 2, 3)).shape == (5, 4, 2)
+    with pytest.raises(ValueError, match=r"x must have shape \(N, 2, 3\), got \(4, 3, 2\)"):
+        torch.func.vmap(lambda x: vae.encode(x).mean)(torch.zeros(5, 4, 3, 2))
+
+
+NUMBERS = {
+    "negative": (lambda vae, x: vae.generate(-1), "n must be an integer of at least 0, got -1"),
+    "text": (lambda vae, x: vae.generate("a"), "n must be an integer of at least 0, got 'a'"),
+    "subsample": (
+        lambda vae, x: vae.model(x, subsample_size=100),
+        "subsample_size must be an integer from 1 to 12, got 100",
+    ),
+    "a space for flat latents": (
+        lambda vae, x: EuclideanVAE(2, 4, manifold=PoincareBall(1.0)),
+        r"EuclideanVAE takes no manifold, got PoincareBall\(c=1.0\); use HyperbolicVAE\(manifold, latent_dim",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_other_arguments(name):
+    call, message = NUMBERS[name]
+    with pytest.raises(ValueError, match=message):
+        call(VAES[0].build(), VAES[0].data())
 
 
 @pytest.mark.parametrize("manifold", [PoincareBall(1.0), Lorentz(1.0), "e1,p1"], ids=str)

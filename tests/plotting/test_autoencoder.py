@@ -121,3 +121,28 @@ def test_other_decoders_have_no_gyroplanes(ax: Axes) -> None:
 
 def test_new_axes_by_default() -> None:
     assert plotting.latent_space(vae(None, 2), DATA).has_data()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"vae": 3}, "vae must be a HyperbolicVAE or EuclideanVAE, got int; pass the model"),
+        ({"data": DATA.numpy()}, r"data must be a tensor, got ndarray; pass torch.as_tensor\(data\)"),
+        ({"data": DATA[:, :5]}, r"x must have shape \(N, 6\), got \(12, 5\)"),
+        ({"projection": "umap"}, "projection must be one of horo, tangent, or .* got 'umap'"),
+        ({"projection": TangentPCA(3)}, "projection must have dim = 2, got 3"),
+        ({"gyroplanes": -1}, "gyroplanes must be an integer of at least 0, got -1"),
+        ({"factor": "a"}, "factor must be an integer, got 'a'"),
+        ({"vae": vae("p3", 3), "ax": 3}, "ax must be matplotlib Axes, got int"),
+    ],
+)
+def test_mistakes(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"vae": vae(PoincareBall(1.0), 2), "data": DATA} | change
+    with pytest.raises(ValueError, match=message):
+        plotting.latent_space(**arguments)
+    assert not plt.get_fignums()
+
+
+def test_a_page_of_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="vae must be a HyperbolicVAE or EuclideanVAE, got int"):
+        plotting.explore_latents(3, DATA, tmp_path / "page.html")  # type: ignore[arg-type]

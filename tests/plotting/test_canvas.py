@@ -202,6 +202,20 @@ def test_other_manifolds_are_refused(manifold: Any, message: str) -> None:
         plotting.embedding(X, manifold)
 
 
+AXES: dict[str, Callable[[Any], Any]] = {
+    "embedding": lambda ax: plotting.embedding(X, PoincareBall(1.0), ax=ax),
+    "heatmap": lambda ax: plotting.heatmap(lambda z: z[:, 0], PoincareBall(1.0), ax=ax),
+    "images": lambda ax: plotting.images(torch.zeros(1, 2, 2), ax=ax),
+}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_no_axes(name: str) -> None:
+    with pytest.raises(ValueError, match=r"ax must be matplotlib Axes, got int; make them with .*plt.subplots\(\)"):
+        AXES[name](3)
+    assert not plt.get_fignums()
+
+
 def test_a_center_outside_names_the_ball() -> None:
     with pytest.raises(ValueError, match=r"center must be points of PoincareBall\(c=1.0\), got 1"):
         plotting.embedding(X, PoincareBall(1.0), center=torch.tensor([2.0, 0.0]))

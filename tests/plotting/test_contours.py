@@ -60,7 +60,8 @@ def test_mistakes() -> None:
     for options, message in (
         ({"levels": (0.5, 1.0)}, "levels must lie between 0 and 1"),
         ({"levels": ()}, "levels must lie between 0 and 1"),
-        ({"resolution": 1}, "resolution must be at least 2, got 1"),
+        ({"resolution": 1}, "resolution must be an integer of at least 2, got 1"),
+        ({"extent": (1, 2)}, r"extent must be four numbers, .* got \(1, 2\)"),
         ({"view": "equidistant"}, "extent must be given in the equidistant view"),
         ({"log_density": lambda z: law.log_prob(z.unsqueeze(-2))}, "log_density must return one value per point"),
         ({"log_density": lambda z: z[:, 0] * math.nan}, "log_density must be finite"),

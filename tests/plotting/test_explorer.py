@@ -254,7 +254,8 @@ def test_five_thousand_digits_take_less_than_eight_megabytes(tmp_path: Path) -> 
     [
         ({"points": POINTS.reshape(2, 2, 2)}, r"points must have shape \(N, D\), got \(2, 2, 2\)"),
         ({"points": POINTS @ torch.eye(2, 3).double(), "scales": 1.0}, "scales are drawn in two dimensions only"),
-        ({"points": POINTS @ torch.eye(2, 3).double(), "projection": "x"}, "projection must be one of horo, tangent"),
+        ({"projection": "umap"}, "projection must be one of horo, tangent, or a TangentPCA or HoroPCA, got 'umap'"),
+        ({"projection": 3}, "projection must be one of horo, tangent, .* got 3"),
         ({"points": POINTS @ torch.eye(2, 3).double(), "projection": TangentPCA(3)}, "projection must have dim = 2"),
         ({"points": 2 * POINTS}, r"points must be points of PoincareBall\(c=1.0\), got 3 that are not.*projx"),
         ({"points": POINTS * math.nan}, "points must be finite"),

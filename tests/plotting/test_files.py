@@ -31,6 +31,11 @@ def test_a_failure_leaves_the_old_file(ax: Axes, tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_no_figure(ax: Axes, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"figure must be a matplotlib Figure, got Axes; of axes pass ax.figure"):
+        plotting.save(ax, tmp_path / "figure.png")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", ["figure", "figure.txt"])
 def test_unknown_format(name: str, ax: Axes, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"path must end in one of .*pdf.*svg"):

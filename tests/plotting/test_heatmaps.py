@@ -115,7 +115,12 @@ def test_errors() -> None:
         plotting.density(dist.Normal(torch.zeros(2), 1.0).to_event(1))
     with pytest.raises(ValueError, match="extent must be given at c = 0"):
         plotting.heatmap(lambda z: z[:, 0], PoincareBall(0.0))
-    with pytest.raises(ValueError, match="resolution must be at least 2, got 1"):
+    with pytest.raises(ValueError, match="resolution must be an integer of at least 2, got 1"):
         plotting.heatmap(lambda z: z[:, 0], ball, resolution=1)
+    with pytest.raises(ValueError, match="resolution must be an integer of at least 2, got 'a'"):
+        plotting.density(hdist.WrappedNormal(torch.zeros(2), 1.0, ball), resolution="a")  # type: ignore[arg-type]
+    for extent in ((1, 2), "abcd", 3, (0.0, math.inf, 0.0, 1.0)):
+        with pytest.raises(ValueError, match=r"extent must be four numbers, \(left, right, bottom, top\), got"):
+            plotting.heatmap(lambda z: z[:, 0], ball, extent=extent)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="function must return one value per point"):
         plotting.heatmap(lambda z: z, ball, resolution=4)

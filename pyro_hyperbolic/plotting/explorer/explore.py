@@ -16,7 +16,7 @@ from pyro_hyperbolic.plotting.explorer.packing import LEVELS, half_points, moved
 from pyro_hyperbolic.plotting.explorer.page import Explorer
 from pyro_hyperbolic.plotting.explorer.thumbnails import sheet
 from pyro_hyperbolic.plotting.labels import Labels, classify
-from pyro_hyperbolic.plotting.projections import flattened
+from pyro_hyperbolic.plotting.projections import check_projection, flattened
 from pyro_hyperbolic.plotting.scatters import check_edges
 from pyro_hyperbolic.plotting.surfaces import Center, Surface, checked_center, checked_points, surface
 
@@ -80,6 +80,7 @@ def explore(
         True
     """
     s = surface(manifold)
+    check_projection(projection)
     x = checked_points("points", points, s.manifold)
     dim = s.manifold.intrinsic_dim(x.shape[-1])
     if x.dim() != 2 or dim < 1:
