@@ -1,4 +1,7 @@
-r"""How exact every operation is, far from the origin; ``python -m benchmarks.accuracy`` makes the tables of the docs.
+r"""How exact every operation is, far from the origin: the tables of the documentation.
+
+    python -m benchmarks.accuracy
+    python -m benchmarks.accuracy --check --output tables
 
 Two points at a distance ``s`` from the origin (curvature -1), 1 from each other (*near*), 3 (*apart*), or on opposite
 sides of it (*across*), and what is computed from them, against a reference in a hundred digits
@@ -28,7 +31,9 @@ from torch import Tensor
 import pyro_hyperbolic.distributions as hdist
 from benchmarks import exact
 from benchmarks.exact import Array
+from benchmarks.results import output_file
 from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic.commands import Parser, command, folder, positive
 from pyro_hyperbolic.geometry import Manifold
 
 DIM, SAMPLES, MOVES = 3, 200, 4
@@ -280,17 +285,11 @@ def rows(name: str, samples: int = SAMPLES) -> Iterator[tuple[Operation, torch.d
             yield operation, dtype, {s: measure(operation, name, dtype, s, samples) for s in distances}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__.split("\n")[0])
-    folder = Path(__file__).resolve().parents[1] / "docs" / "tables"
-    parser.add_argument("--output", type=Path, default=folder, help="folder for the tables (%(default)s)")
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="points per number (%(default)s)")
-    parser.add_argument("--check", action="store_true", help="fail if an error exceeds ten times its rounding limit")
-    args = parser.parse_args(arguments)
-    args.output.mkdir(parents=True, exist_ok=True)
+def run(args: argparse.Namespace) -> int:
+    args.output.mkdir(exist_ok=True)
     worse = 0
     for name in CHARTS:
-        with (args.output / f"accuracy_{name}.csv").open("w", newline="") as file:
+        with _table(args.output, name).open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file, lineterminator="\n")
             table.writerow(["operation", "points", "dtype", *(f"s = {s:g}" for s in DISTANCES)])
             for operation, dtype, errors in rows(name, args.samples):
@@ -302,6 +301,32 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{name:<12}{row[0]:<34}{row[1]:<7}{row[2]:<8}", *(f"{c:<18}" for c in cells), bad, flush=True)
     print(f"{worse} of the errors above exceed {ALLOWED:g} times their rounding limit")
     return int(args.check and worse > 0)
+
+
+def _table(output: Path, name: str) -> Path:
+    return output / f"accuracy_{name}.csv"
+
+
+def tables(text: str) -> Path:
+    """A folder that the tables can be written to."""
+    path = folder(text)
+    if path.is_dir():
+        for name in CHARTS:
+            output_file(str(_table(path, name)))
+    return path
+
+
+def parser() -> Parser:
+    p = Parser(__doc__, "benchmarks.accuracy", "start again")
+    docs = Path(__file__).resolve().parents[1] / "docs" / "tables"
+    p.add_argument("--output", type=tables, default=str(docs), help="folder for the tables")
+    p.add_argument("--samples", type=positive(int), default=SAMPLES, help="points per number")
+    text = f"end with status 1 if an error exceeds {ALLOWED:g} times its rounding limit"
+    p.add_argument("--check", action="store_true", help=text)
+    return p
+
+
+main = command(parser, run)
 
 
 if __name__ == "__main__":

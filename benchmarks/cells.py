@@ -34,6 +34,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.commands import Parser, command, device, folder, positive
 from pyro_hyperbolic.infer import FastSVI, Minibatches, load_checkpoint, save_checkpoint
 from pyro_hyperbolic.models import CountVAE
 from pyro_hyperbolic.ops.rows import SparseRows
@@ -41,6 +42,8 @@ from pyro_hyperbolic.ops.rows import SparseRows
 NUM_TYPES, NUM_BATCHES = 20, 3
 MEAN_COUNT = 0.13  # of a gene in a cell
 CHUNK = 10_000  # cells that are drawn at a time
+MOST_GENES = 2**15  # columns are written in two bytes
+CHECKPOINT = "checkpoint.pt"
 OPTIONS = ("num_cells", "num_genes", "batch_size", "hidden_dim", "latent_dim", "curvature", "learning_rate", "seed")
 
 
@@ -78,10 +81,17 @@ class Files:
     """
 
     def __init__(self, folder: Path) -> None:
-        about = json.loads((folder / "about.json").read_text("utf-8"))
-        self.shape = (about["num_cells"], about["num_genes"])
-        self._starts = np.load(folder / "starts.npy", mmap_mode="r")
-        self._columns, self.values = (np.memmap(folder / name, np.int16, "r") for name in ("columns", "values"))
+        try:
+            about = json.loads((folder / "about.json").read_text("utf-8"))
+            self.shape, self.seed = (about["num_cells"], about["num_genes"]), about["seed"]
+            self._starts = np.load(folder / "starts.npy", mmap_mode="r")
+            self._columns, self.values = (np.memmap(folder / name, np.int16, "r") for name in ("columns", "values"))
+            whole = len(self._starts) == self.shape[0] + 1
+            whole = whole and self._starts[-1] == len(self._columns) == len(self.values)
+        except (FileNotFoundError, NotADirectoryError, ValueError, EOFError, LookupError, TypeError):
+            whole = False
+        if not whole:
+            raise ValueError(f"the counts in {folder} are damaged; delete it, and they are drawn again")
 
     def __getitem__(self, rows: slice) -> SparseRows:
         starts = torch.from_numpy(np.array(self._starts[rows.start : rows.stop + 1]))
@@ -124,8 +134,11 @@ def data(args: argparse.Namespace) -> dict[str, Any]:
         if not folder.exists():
             Files.write(folder, args.num_cells, args.num_genes, args.seed)
         x = Files(folder)
-        if x.shape != (args.num_cells, args.num_genes):
-            raise SystemExit(f"{folder} holds {x.shape[0]} cells of {x.shape[1]} genes; delete it, or ask for these.")
+        if (*x.shape, x.seed) != (args.num_cells, args.num_genes, args.seed):
+            raise ValueError(
+                f"{folder} holds {x.shape[0]} cells of {x.shape[1]} genes from seed {x.seed}; delete it, or give the"
+                " same --num-cells, --num-genes and --seed"
+            )
     return {"x": x, "covariates": {"batch": batch_of(torch.arange(args.num_cells, device=args.device))}}
 
 
@@ -147,31 +160,47 @@ def memory(device: str) -> str:
     return text
 
 
-def train(args: argparse.Namespace, inputs: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
-    """All epochs, from the checkpoint if asked for; the record of the run."""
+def begin(args: argparse.Namespace) -> tuple[FastSVI, dict[str, Any]]:
+    """The trainer and its place, from the checkpoint if asked for."""
     pyro.clear_param_store()
     pyro.set_rng_seed(args.seed)
     space = PoincareBall(args.curvature)
     vae = CountVAE(space, args.latent_dim, args.num_genes, args.hidden_dim, batches=NUM_BATCHES).to(args.device)
     svi = FastSVI(vae.model, vae.guide, pyro.optim.Adam({"lr": args.learning_rate}), Trace_ELBO(), compile=args.compile)
-    batches = Minibatches(inputs, args.batch_size, args.seed, drop_last=True, device=args.device)
     place: dict[str, Any] = {"epoch": 1, "batch": 0, "losses": [], "total": 0.0}
-    path = None if args.folder is None else args.folder / "checkpoint.pt"
-    options = {name: getattr(args, name) for name in OPTIONS}
-    state = None
-    if args.resume and path is not None:
+    if args.resume:
+        path = args.folder / CHECKPOINT
         state = load_checkpoint(path, args.device)
-        if state["options"] != options:
-            raise SystemExit(f"{path} is of a run with other options: {state['options']}.")
+        if not (isinstance(state, dict) and {"options", "trainer", "place"} <= state.keys()):
+            raise ValueError(f"{path} is not a checkpoint of this program; choose another --folder")
+        changed = [name for name, value in _options(args).items() if state["options"].get(name) != value]
+        if changed:
+            names = ", ".join(
+                f"--{name.replace('_', '-')} (was {state['options'].get(name)}, is {getattr(args, name)})"
+                for name in changed
+            )
+            raise ValueError(f"{path} belongs to other options: {names}. Use the same, or another --folder")
         svi.load_state_dict(state["trainer"])
         place = state["place"]
-        say(f"goes on at epoch {place['epoch']}, batch {place['batch']}")
+    return svi, place
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in OPTIONS}
+
+
+def train(
+    args: argparse.Namespace, svi: FastSVI, place: dict[str, Any], inputs: dict[str, Any], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """All epochs from that place on; the record of the run."""
+    batches = Minibatches(inputs, args.batch_size, args.seed, drop_last=True, device=args.device)
+    path = None if args.folder is None else args.folder / CHECKPOINT
 
     def save() -> None:
         if path is not None:
-            save_checkpoint({"trainer": svi.state_dict(), "place": place, "options": options}, path)
+            save_checkpoint({"trainer": svi.state_dict(), "place": place, "options": _options(args)}, path)
 
-    begin, steps = time.perf_counter(), svi.steps if state is None else state["trainer"]["steps"]
+    since, steps = time.perf_counter(), 0
     for epoch in range(place["epoch"], args.epochs + 1):
         start, first = time.perf_counter(), place["batch"]
         stream = batches.epoch(epoch, first)
@@ -180,6 +209,7 @@ def train(args: argparse.Namespace, inputs: dict[str, Any], say: Callable[[str],
                 # Batches on the device are taken as a whole, by which they become part of the captured graphs.
                 piece = stream if path is None else counted(itertools.islice(stream, args.save_every), bar)
                 losses = svi.run(piece)
+                steps += len(losses)
                 place["batch"] += len(losses)
                 place["total"] += float(losses.double().sum())  # waits for the device
                 mean = place["total"] / (place["batch"] * args.batch_size)
@@ -191,7 +221,7 @@ def train(args: argparse.Namespace, inputs: dict[str, Any], say: Callable[[str],
         seconds = time.perf_counter() - start
         rate = (len(batches) - first) * args.batch_size / seconds
         say(f"epoch {epoch}: loss {mean:.3f} per cell, {seconds:.1f} s, {rate:,.0f} cells/s")
-    seconds, steps = time.perf_counter() - begin, svi.steps - steps
+    seconds = time.perf_counter() - since
     say(f"{steps} steps in {seconds:.1f} s; {memory(args.device)}")
     return {"losses": place["losses"], "seconds": seconds, "memory": memory(args.device), "steps": steps}
 
@@ -203,45 +233,65 @@ def counted(batches: Iterable[Any], bar: Any) -> Iterator[Any]:
         bar.update()
 
 
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    args = parser().parse_args(arguments)
-    if args.resume and args.folder is None:
-        raise SystemExit("--resume needs --folder, where the run was saved.")
-    if args.resume and not (args.folder / "checkpoint.pt").exists():
-        raise SystemExit(f"--resume: there is no run to continue in {args.folder}; leave it out to start one.")
-    if args.threads:
-        torch.set_num_threads(args.threads)
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    _check(args)
 
     def say(text: str) -> None:
         tqdm.write(text)
 
+    svi, place = begin(args)
     start = time.perf_counter()
     inputs = data(args)
     share = len(inputs["x"].values) / (args.num_cells * args.num_genes)
     seconds = time.perf_counter() - start
     say(f"{args.num_cells:,} cells of {args.num_genes:,} genes, {share:.1%} of the counts not 0, in {seconds:.1f} s")
-    return train(args, inputs, say)
+    if args.resume:
+        say(f"goes on at epoch {place['epoch']}, batch {place['batch']}")
+    return train(args, svi, place, inputs, say)
 
 
-def parser() -> argparse.ArgumentParser:
-    style = argparse.ArgumentDefaultsHelpFormatter
-    p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=style)
-    p.add_argument("--num-cells", type=int, default=1_000_000, help="how many")
-    p.add_argument("--num-genes", type=int, default=2000, help="counts of each cell")
-    p.add_argument("--epochs", type=int, default=10, help="passes over the cells")
-    p.add_argument("--batch-size", type=int, default=1024, help="cells per step")
-    p.add_argument("--hidden-dim", type=int, default=128, help="width of the hidden layers")
-    p.add_argument("--latent-dim", type=int, default=10, help="dimension of the latent space")
-    p.add_argument("--curvature", type=float, default=1.0, help="c; the curvature is -c (default: 1)")
-    p.add_argument("--learning-rate", type=float, default=1e-3, help="of Adam")
-    p.add_argument("--seed", type=int, default=0, help="of everything random")
-    p.add_argument("--device", default="cpu", help="where to compute")
+def _check(args: argparse.Namespace) -> None:
+    """Mistakes are found before the counts are drawn."""
+    if args.batch_size > args.num_cells:
+        raise ValueError(f"--batch-size must be at most --num-cells, {args.num_cells}, got {args.batch_size}")
+    if args.num_genes > MOST_GENES:
+        raise ValueError(f"--num-genes must be at most {MOST_GENES}, got {args.num_genes}")
+    if args.folder is None:
+        if args.resume:
+            raise ValueError("--resume needs --folder, the folder of the run to continue")
+        return
+    checkpoint = args.folder / CHECKPOINT
+    if args.resume and not checkpoint.exists():
+        raise ValueError(
+            f"--resume: there is no run to continue in {args.folder} (no {CHECKPOINT}); check --folder, or leave out"
+            " --resume to start a new run"
+        )
+    if checkpoint.exists() and not args.resume:
+        raise ValueError(f"{checkpoint} exists; continue that run with --resume, or choose another --folder")
+
+
+def parser() -> Parser:
+    p = Parser(__doc__, "benchmarks.cells", "with --folder, go on from its last checkpoint with --resume")
+    p.add_argument("--num-cells", type=positive(int), default=1_000_000, help="how many")
+    p.add_argument("--num-genes", type=positive(int), default=2000, help="counts of each cell")
+    p.add_argument("--epochs", type=positive(int), default=10, help="passes over the cells")
+    p.add_argument("--batch-size", type=positive(int), default=1024, help="cells per step")
+    p.add_argument("--hidden-dim", type=positive(int), default=128, help="width of the hidden layers")
+    p.add_argument("--latent-dim", type=positive(int), default=10, help="dimension of the latent space")
+    p.add_argument("--curvature", type=positive(float), default=1.0, help="c; the curvature is -c")
+    p.add_argument("--learning-rate", type=positive(float), default=1e-3, help="of Adam")
+    p.add_seed()
+    p.add_argument("--device", type=device, default="cpu", help="where to compute: cpu, cuda or cuda:1")
     p.add_argument("--compile", action="store_true", help="compile the steps")
-    p.add_argument("--folder", type=Path, default=None, help="read the counts from files in it, and save the run there")
-    p.add_argument("--resume", action="store_true", help="go on from what is saved in --folder")
-    p.add_argument("--save-every", type=int, default=100, help="batches between two checkpoints")
-    p.add_argument("--threads", type=int, default=None, help="CPU threads; torch's choice by default")
+    text = "read the counts from files in it, and save the run there (default: counts in memory, nothing is saved)"
+    p.add_argument("--folder", type=folder, help=text)
+    p.add_argument("--resume", action="store_true", help="continue the run in --folder")
+    p.add_argument("--save-every", type=positive(int), default=100, help="batches between two checkpoints")
+    p.add_threads()
     return p
+
+
+main = command(parser, run)
 
 
 if __name__ == "__main__":

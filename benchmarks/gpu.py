@@ -1,4 +1,7 @@
-"""Training and evaluation on one CUDA device: ``python -m benchmarks.gpu --json results.json``.
+"""Training and evaluation on one CUDA device.
+
+    python -m benchmarks.gpu --json results.json
+    python -m benchmarks.gpu --json results.json --resume
 
 Model: encoder 784-600-(d, 1), gyroplane decoder d-600-784, Bernoulli likelihood, batch 128, Adam, one particle,
 TF32 matrix products. Every row is measured in this one process: repeats after a warm-up, the device synchronised around
@@ -13,19 +16,20 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
+import math
 import multiprocessing
 import platform
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.gpu_rows import BOUNDS, GROUPS, RATIOS, UNITS, Row, prepare, rows
+from benchmarks.gpu_rows import BOUNDS, GROUPS, RATIOS, UNITS, Row, prepare, read, rows
+from benchmarks.results import ResultsParser, one_of
+from pyro_hyperbolic.commands import command, device, positive
 from pyro_hyperbolic.infer import save_json
 
 REPEATS = 5
@@ -35,12 +39,11 @@ COMPILE_SECONDS = 180.0  # longer than this the measuring does not wait for the 
 SETTING = ("device", "torch", "tiny")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    args = _parse(arguments)
+def run(args: argparse.Namespace) -> int:
     end = time.perf_counter() + args.time_limit
     torch.set_float32_matmul_precision("high")
     result = _start(args)
-    todo = [row for row in rows(args.groups or list(GROUPS)) if row.name not in _measured(result)]
+    todo = [row for row in rows(args.groups) if row.name not in _measured(result)]
     print(f"{result['device']}, torch {result['torch']}: {len(todo)} rows", flush=True)
     if args.jobs > 1:
         _compile_beforehand([row for row in todo if row.kind == "compiled"], args, end)
@@ -70,13 +73,13 @@ def _start(args: argparse.Namespace) -> dict[str, Any]:
         "rows": [],
         "ratios": [],
     }
-    if not (args.resume and args.json.exists()):
+    if args.earlier is None:
         return fresh
-    old = json.loads(args.json.read_text("utf-8"))
     for key in SETTING:
-        if old[key] != fresh[key]:
-            raise SystemExit(f"{args.json} has {key} {old[key]}, but here it is {fresh[key]}: use another --json.")
-    return old
+        then, now = args.earlier[key], fresh[key]
+        if then != now:
+            raise ValueError(f"--resume: {args.json} has the {key} {then}, here it is {now}; name another file")
+    return args.earlier
 
 
 def _measured(result: dict[str, Any]) -> dict[str, float]:
@@ -166,29 +169,21 @@ def _compile(row: Row, device: str) -> None:
     prepare(row, device, tiny=False).warm_up()
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.split("\n\n")[0])
-    parser.add_argument("groups", nargs="*", metavar="group", help=f"of {', '.join(GROUPS)}; all if none is named")
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the results to FILE")
-    parser.add_argument("--resume", action="store_true", help="go on with the results in FILE")
-    parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="S", help="begin no row after S s")
-    parser.add_argument("--jobs", type=int, default=1, help="processes that compile beforehand (%(default)s: none)")
-    parser.add_argument("--repeats", type=int, default=REPEATS, help="of every row (%(default)s)")
-    parser.add_argument("--device", default="cuda", help="cpu is for testing this script: nothing is captured there")
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, nothing compiled: to test this script")
-    args = parser.parse_args(arguments)
-    for name in args.groups:
-        if name not in GROUPS:
-            parser.error(f"no group {name!r}; there are {', '.join(GROUPS)}")
-    if args.repeats < 1 or args.jobs < 1:
-        parser.error("--repeats and --jobs must be at least 1")
-    if args.resume and args.json is None:
-        parser.error("--resume needs --json: the file to go on with")
-    if args.json is not None and args.json.exists() and not args.resume:
-        parser.error(f"--json {args.json} exists: go on with --resume, or name another file")
-    if args.device.startswith("cuda") and not torch.cuda.is_available():
-        parser.error("there is no CUDA device; --device cpu --tiny tests the script")
-    return args
+def parser() -> ResultsParser:
+    p = ResultsParser(__doc__, "benchmarks.gpu", read)
+    text = "what to measure"
+    p.add_argument("groups", nargs="*", type=one_of(GROUPS), default=list(GROUPS), metavar="group", help=text)
+    text = "seconds after which no row is begun (default: none)"
+    p.add_argument("--time-limit", type=positive(float), default=math.inf, metavar="S", help=text)
+    p.add_argument("--jobs", type=positive(int), default=1, help="processes that compile beforehand; 1 is none")
+    p.add_argument("--repeats", type=positive(int), default=REPEATS, help="of every row")
+    text = "where to compute; with cpu, where nothing is captured, --tiny tests this program"
+    p.add_argument("--device", type=device, default="cuda", help=text)
+    p.add_argument("--tiny", action="store_true", help="tiny sizes, nothing compiled: to test this program")
+    return p
+
+
+main = command(parser, run)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pyro
 import torch
 from pyro.infer import SVI, Trace_ELBO
 
+from benchmarks.results import require
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.geometry import dimension
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, log_marginal_likelihood
@@ -17,6 +18,7 @@ from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
 
 DIM, BATCH, MEMBERS = 10, 128, 90
 UNITS = {"step": ("ms", 1e3), "ensemble": ("us/member-step", 1e6), "graph": ("ms", 1e3), "evaluation": ("s", 1.0)}
+KINDS, DISTRIBUTIONS = ("stock", "captured", "compiled"), ("wrapped", "riemannian", "euclidean")
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,13 @@ class Row:
     :param subject: ``step`` of one auto-encoder, ``ensemble``, ``graph`` (a whole-graph step of the VGAE) or
         ``evaluation`` (IWAE-5000 of 10,000 images).
     :param kind: ``stock`` (``pyro.infer.SVI``), ``captured`` in a CUDA graph, or ``compiled`` (and captured).
+    :param distribution: of the prior and the posterior.
     :param space: the signature of the latent space; the ball if there is none.
     """
 
     subject: str
     kind: str
-    law: str = "wrapped"
+    distribution: str = "wrapped"
     dim: int = DIM
     batch: int = BATCH
     members: int = 1
@@ -40,11 +43,11 @@ class Row:
 
     @property
     def name(self) -> str:
-        latent = f"{self.law}, {self.space or f'd={self.dim}'}"
+        latent = f"{self.distribution}, {self.space or f'd={self.dim}'}"
         what = {
             "step": f"step, {self.kind}, {latent}, batch {self.batch}",
             "ensemble": f"ensemble of {self.members}, {self.kind}, {latent}, batch {self.batch}",
-            "graph": f"graph step, {self.kind}, {self.law}, N={self.nodes}",
+            "graph": f"graph step, {self.kind}, {self.distribution}, N={self.nodes}",
             "evaluation": f"IWAE-5000 of 10,000 images, {self.kind}, {latent}",
         }
         return what[self.subject]
@@ -67,17 +70,19 @@ class Work:
 
 
 def _single(kind: str) -> list[Row]:
-    return [Row("step", kind, law) for law in ("wrapped", "riemannian")]
+    return [Row("step", kind, distribution) for distribution in ("wrapped", "riemannian")]
 
 
 def _ensembles(kind: str, members: tuple[int, ...]) -> list[Row]:
     return [Row("ensemble", kind, members=count) for count in members]
 
 
-WRAPPED_90, RIEMANNIAN_90 = (Row("ensemble", "compiled", law, members=MEMBERS) for law in ("wrapped", "riemannian"))
+WRAPPED_90, RIEMANNIAN_90 = (
+    Row("ensemble", "compiled", distribution, members=MEMBERS) for distribution in ("wrapped", "riemannian")
+)
 MIXED_90 = Row("ensemble", "compiled", members=MEMBERS, space="h2,s2,e2")
 EVALUATION = Row("evaluation", "compiled")
-KINDS = ("stock", "captured")
+GROWING = ("stock", "captured")
 # A row that is in several groups is measured once. What has to be compiled costs most and is rare.
 GROUPS: dict[str, list[Row]] = {
     "bounds": [
@@ -90,12 +95,12 @@ GROUPS: dict[str, list[Row]] = {
         *_single("captured"),
     ],
     "dimension": [
-        *(Row("step", kind, dim=d) for d in (2, 5, 10, 20, 50, 64) for kind in KINDS),
+        *(Row("step", kind, dim=d) for d in (2, 5, 10, 20, 50, 64) for kind in GROWING),
         *(Row("step", "captured", "riemannian", dim=d) for d in (2, 5, 10, 20, 50, 64)),
     ],
-    "batch": [Row("step", kind, batch=b) for b in (128, 512, 2048, 8192) for kind in KINDS],
+    "batch": [Row("step", kind, batch=b) for b in (128, 512, 2048, 8192) for kind in GROWING],
     "graph": [
-        *(Row("graph", kind, nodes=n) for n in (256, 512, 1024, 2048, 4096, 8192) for kind in KINDS),
+        *(Row("graph", kind, nodes=n) for n in (256, 512, 1024, 2048, 4096, 8192) for kind in GROWING),
         *(Row("graph", "compiled", nodes=n) for n in (256, 2048, 8192)),
     ],
     "ensemble": [
@@ -127,6 +132,24 @@ def rows(groups: list[str]) -> list[Row]:
     return list(dict.fromkeys(row for group in groups for row in GROUPS[group]))
 
 
+def read(found: Any) -> dict[str, Any]:
+    """What ``benchmarks.gpu`` has written, from what JSON holds."""
+    require({"device", "torch", "tiny"} <= found.keys())
+    found["torch"].split("+")
+    for row in found["rows"]:
+        if "law" in row:  # as files say that were written before the word was another
+            row["distribution"] = row.pop("law")
+        sizes = {name: row[name] for name in ("dim", "batch", "members", "nodes")}
+        require(row["subject"] in UNITS and row["kind"] in KINDS and row["distribution"] in DISTRIBUTIONS)
+        require(all(size >= 0 for size in sizes.values()) and isinstance(row["over"], bool))
+        require(row["median"] is None or 0 < row["min"] <= row["median"] <= row["max"])
+    for entry in found["rows"] + found["ratios"]:
+        require(isinstance(entry["name"], str) and isinstance(entry["unit"], str))
+        require(entry["bound"] is None or entry["bound"] > 0)
+    require(all(ratio["median"] > 0 for ratio in found["ratios"]))
+    return found
+
+
 def prepare(row: Row, device: str, tiny: bool) -> Work:
     """Make the model of a row.
 
@@ -139,10 +162,12 @@ def prepare(row: Row, device: str, tiny: bool) -> Work:
 
 def _vae(row: Row, device: str, tiny: bool) -> Any:
     hidden = 8 if tiny else 600
-    if row.law == "euclidean":
+    if row.distribution == "euclidean":
         return EuclideanVAE(row.dim, (28, 28), hidden_dim=hidden).to(device)
     manifold, dim = (row.space, dimension(row.space)) if row.space else (PoincareBall(0.2), row.dim)
-    return HyperbolicVAE(manifold, dim, (28, 28), hidden_dim=hidden, prior=row.law, posterior=row.law).to(device)
+    return HyperbolicVAE(
+        manifold, dim, (28, 28), hidden_dim=hidden, prior=row.distribution, posterior=row.distribution
+    ).to(device)
 
 
 def _trainer(row: Row, program: Any, tiny: bool) -> Any:
@@ -183,7 +208,7 @@ def _graph(row: Row, device: str, tiny: bool) -> Work:
     nodes = min(row.nodes, 16) if tiny else row.nodes
     children = torch.arange(1, nodes)
     tree = torch.stack([children, children // 2], -1)
-    vgae = HyperbolicVGAE(PoincareBall(1.0), nodes, tree, prior=row.law, posterior=row.law).to(device)
+    vgae = HyperbolicVGAE(PoincareBall(1.0), nodes, tree, prior=row.distribution, posterior=row.distribution).to(device)
     svi = _trainer(row, vgae, tiny)
     return Work(_repeat(svi.step), svi.step)
 

@@ -7,13 +7,14 @@ python -m benchmarks.growth results.json --rst > tables.rst
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_rows import BATCH, DIM, GROUPS
+from benchmarks.gpu_rows import BATCH, DIM, GROUPS, read
+from benchmarks.results import results
+from pyro_hyperbolic.commands import Parser, command, picture_file
 
 Entry = dict[str, Any]
 LABELS = {
@@ -54,13 +55,13 @@ def series(result: dict[str, Any], panel: Panel) -> dict[tuple[str, str], list[E
     found: dict[tuple[str, str], list[Entry]] = {}
     for row in sorted(result["rows"], key=lambda row: row[panel.axis]):
         if row["median"] is not None and panel.belongs(row):
-            found.setdefault((row["kind"], row["law"]), []).append(row)
+            found.setdefault((row["kind"], row["distribution"]), []).append(row)
     return {key: rows for key, rows in found.items() if len(rows) > 1}
 
 
 def stock_step(result: dict[str, Any]) -> Entry | None:
     """The step of stock SVI that members of an ensemble would take one after the other."""
-    name = next(row.name for row in GROUPS["bounds"] if row.kind == "stock" and row.law == "wrapped")
+    name = next(row.name for row in GROUPS["bounds"] if row.kind == "stock" and row.distribution == "wrapped")
     return next((row for row in result["rows"] if row["name"] == name and row["median"] is not None), None)
 
 
@@ -75,16 +76,16 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure, axes = plt.subplots(2, 2, figsize=(8.4, 6.4), layout="constrained")
     for ax, panel in zip(axes.flat, PANELS.values(), strict=True):
         ticks: set[int] = set()
-        for (kind, law), rows in series(result, panel).items():
+        for (kind, distribution), rows in series(result, panel).items():
             x = [row[panel.axis] for row in rows]
             ticks |= set(x)
             y = [row["median"] for row in rows]
             spread = [[row["median"] - row["min"] for row in rows], [row["max"] - row["median"] for row in rows]]
-            style = {"color": COLOURS[kind], "linestyle": STYLES[law], "marker": "o", "markersize": 3, "capsize": 2}
-            ax.errorbar(x, y, yerr=spread, label=f"{LABELS[kind]}, {law}", linewidth=1.2, **style)
+            style = {"color": COLOURS[kind], "linestyle": STYLES[distribution], "marker": "o", "markersize": 3}
+            ax.errorbar(x, y, yerr=spread, label=f"{LABELS[kind]}, {distribution}", linewidth=1.2, capsize=2, **style)
         stock = stock_step(result)
         if panel.axis == "members" and stock is not None:
-            label = f"{LABELS['stock']}, {stock['law']}, one after the other"
+            label = f"{LABELS['stock']}, {stock['distribution']}, one after the other"
             ax.axhline(1e3 * stock["median"], color=COLOURS["stock"], linewidth=1.2, label=label)
         ax.set(xscale="log", yscale="log", xlabel=panel.label, ylabel=f"step in {panel.unit}")
         ax.xaxis.set_major_locator(FixedLocator(sorted(ticks)))
@@ -99,7 +100,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
             ax.set_ylim(low, high * (high / low) ** 0.35)  # room for the legend
             ax.legend(frameon=False, fontsize="x-small", loc="upper left")
     figure.suptitle(_where(result), fontsize="medium")
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=160)
     plt.close(figure)
 
@@ -121,7 +121,7 @@ def _summary(result: dict[str, Any]) -> str:
 
 
 def _table(result: dict[str, Any], panel: Panel, columns: dict[tuple[str, str], list[Entry]]) -> str:
-    lines = [[panel.label, *(f"{LABELS[kind]}, {law}" for kind, law in columns)]]
+    lines = [[panel.label, *(f"{LABELS[kind]}, {distribution}" for kind, distribution in columns)]]
     for size in sorted({row[panel.axis] for rows in columns.values() for row in rows}):
         cells = [next((row for row in rows if row[panel.axis] == size), None) for rows in columns.values()]
         lines.append([str(size), *("" if cell is None else _cell(cell) for cell in cells)])
@@ -151,19 +151,24 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__.split("\n\n")[0])
-    parser.add_argument("results", type=Path, help="what `python -m benchmarks.gpu --json` wrote")
-    parser.add_argument("figure", type=Path, nargs="?", help="picture to draw")
-    parser.add_argument("--rst", action="store_true", help="print the tables as reStructuredText")
-    args = parser.parse_args(arguments)
+def run(args: argparse.Namespace) -> None:
     if args.figure is None and not args.rst:
-        parser.error("nothing to do: name a figure, or ask for --rst")
-    result = json.loads(args.results.read_text("utf-8"))
+        raise ValueError("there is nothing to do; name a figure, or ask for --rst")
     if args.figure is not None:
-        draw(result, args.figure)
+        draw(args.results, args.figure)
     if args.rst:
-        print(tables(result), end="")
+        print(tables(args.results), end="")
+
+
+def parser() -> Parser:
+    p = Parser(__doc__, "benchmarks.growth")
+    p.add_argument("results", type=results(read), help="what python -m benchmarks.gpu --json wrote")
+    p.add_argument("figure", type=picture_file, nargs="?", help="picture to draw (default: none)")
+    p.add_argument("--rst", action="store_true", help="print the tables as reStructuredText")
+    return p
+
+
+main = command(parser, run)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Beside NumPyro, on the same machine and in one run: ``python -m benchmarks.numpyro --device cuda --json rival.json``.
+"""Beside NumPyro, on the same machine and in one run.
+
+    python -m benchmarks.numpyro --device cuda --json rival.json
+    python -m benchmarks.numpyro --json rival.json --rst
 
 The auto-encoder of :mod:`benchmarks.gpu` and the same in NumPyro (:mod:`benchmarks.numpyro_vae`), data on the device,
 batches of 128, Adam. Ours is ``FastSVI.run`` or ``EnsembleSVI.run`` over epochs of ``Minibatches``, compiled; theirs a
@@ -13,13 +16,11 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
-import json
 import os
 import statistics
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import pyro
@@ -27,8 +28,9 @@ import torch
 from pyro.infer import Trace_ELBO
 
 from benchmarks.numpyro_nuts import POSTERIORS, Walk, walks
+from benchmarks.results import ResultsParser, require
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.commands import Parser, at_least, command, device, natural, positive
+from pyro_hyperbolic.commands import at_least, command, device, natural, positive
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, Minibatches, log_marginal_likelihood, save_json
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 
@@ -38,23 +40,20 @@ BATCH, REPEATS = 128, 7
 
 
 def run(args: argparse.Namespace) -> None:
-    _check_files(args)
-    earlier = _read(args.json) if args.rst or (args.resume and args.json.exists()) else None
-    if args.rst and earlier is not None:
-        print(rst(earlier))
+    if args.rst:
+        print(rst(args.earlier))
         return
     if importlib.util.find_spec("numpyro") is None:
         raise ImportError("there is no NumPyro: pip install 'pyro_hyperbolic[numpyro]'")
     os.environ["JAX_PLATFORMS"] = "cuda,cpu" if args.device == "cuda" else "cpu"
     torch.set_float32_matmul_precision("high")
     result: dict[str, Any] = {"device": _device(args.device), "versions": _versions(), "rows": {}}
-    if earlier is not None:
+    if args.earlier is not None:
         for key in ("device", "versions"):
-            if earlier[key] != result[key]:
-                raise ValueError(
-                    f"--resume: {args.json} has the {key} {earlier[key]}, here are {result[key]}; name another file"
-                )
-        result = earlier
+            then, now = args.earlier[key], result[key]
+            if then != now:
+                raise ValueError(f"--resume: {args.json} has the {key} {then}, here are {now}; name another file")
+        result = args.earlier
     for name, measure in rows(args).items():
         if name not in result["rows"]:
             result["rows"][name] = measure()
@@ -240,34 +239,17 @@ def _versions() -> dict[str, str]:
     return {name: version(name) for name in ("torch", "pyro-ppl", "jax", "numpyro")}
 
 
-def _check_files(args: argparse.Namespace) -> None:
-    """Mistakes are found before the measuring."""
-    if (args.resume or args.rst) and args.json is None:
-        raise ValueError(f"{'--rst' if args.rst else '--resume'} needs --json, the file with the results")
-    if args.rst and not args.json.is_file():
-        raise ValueError(f"--json {args.json}: there is no such file; check the path")
-    if args.json is not None and not args.json.parent.is_dir():
-        raise ValueError(f"--json {args.json}: the folder {args.json.parent} does not exist; make it first")
-    if args.json is not None and args.json.exists() and not (args.resume or args.rst):
-        raise ValueError(f"--json {args.json} exists: go on with --resume, or name another file")
+def _read(found: Any) -> dict[str, Any]:
+    """What this program has written."""
+    require({"device", "versions"} <= found.keys())
+    dict(found["versions"])
+    for row in found["rows"].values():
+        require(row["wrapped"] > 0 and row["numpyro"] > 0 and row.get("euclidean", 1.0) > 0)
+    return found
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The results in a file that this program has written."""
-    try:
-        result = json.loads(path.read_text("utf-8"))
-        complete = {"device", "versions"} <= result.keys() and all(
-            {"wrapped", "numpyro"} <= row.keys() for row in result["rows"].values()
-        )
-    except (ValueError, LookupError, TypeError, AttributeError):
-        complete = False
-    if not complete:
-        raise ValueError(f"--json {path} is damaged, or is not a result of this program; delete it, or name another")
-    return result
-
-
-def parser() -> Parser:
-    p = Parser(__doc__, "benchmarks.numpyro", "what --json holds can be gone on with, by --resume")
+def parser() -> ResultsParser:
+    p = ResultsParser(__doc__, "benchmarks.numpyro", _read)
     p.add_argument("--device", type=device, choices=["cpu", "cuda"], default="cpu", help="where to compute")
     p.add_argument("--members", type=positive(int), nargs="*", default=[1, 16, 90, 360], help="sizes of ensembles")
     p.add_argument("--member-steps", type=positive(int), default=200_000, help="most steps of one call, times members")
@@ -281,8 +263,6 @@ def parser() -> Parser:
     p.add_argument("--chains", type=positive(int), default=3, help="repeats of a chain")
     p.add_argument("--dim", type=positive(int), default=10, help="dimension of the latent space")
     p.add_argument("--hidden", type=positive(int), default=600, help="width of the hidden layers")
-    p.add_argument("--json", type=Path, default=None, help="where to write the results (default: nowhere)")
-    p.add_argument("--resume", action="store_true", help="go on with what --json holds")
     p.add_argument("--rst", action="store_true", help="measure nothing; print what --json holds for the documentation")
     return p
 

@@ -1,12 +1,13 @@
-"""Measure and print the ratios; the exit status is 1 if one is over its bound."""
+"""Measure and print the ratios; the exit status is 1 if one is over its bound.
+
+python -m benchmarks.run
+python -m benchmarks.run charts --seconds 20 --json ratios.json
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import platform
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,9 +16,12 @@ import torch
 
 from benchmarks.charts import charts
 from benchmarks.distributions import distributions
+from benchmarks.results import one_of, output_file
 from benchmarks.spaces import spaces
 from benchmarks.timing import Ratio, Settings
 from benchmarks.training import training
+from pyro_hyperbolic.commands import Parser, command, positive
+from pyro_hyperbolic.infer import save_json
 
 GROUPS: dict[str, Callable[[Settings], Iterable[Ratio]]] = {
     "distributions": distributions,
@@ -27,13 +31,12 @@ GROUPS: dict[str, Callable[[Settings], Iterable[Ratio]]] = {
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    args = _parse(arguments)
+def run(args: argparse.Namespace) -> int:
     settings = Settings(seconds=args.seconds, tiny=args.tiny)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), {platform.machine()}", flush=True)
     print(HEADER, flush=True)
     results = []
-    for name in args.names or GROUPS:
+    for name in args.groups:
         for result in GROUPS[name](settings):
             print(format_row(name, result), flush=True)
             results.append((name, result))
@@ -53,7 +56,6 @@ def format_row(group: str, result: Ratio) -> str:
 
 
 def write_json(path: Path, results: list[tuple[str, Ratio]]) -> None:
-    """Write all results, or leave the file as it was: whoever reads it never sees half of one."""
     document = {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -61,31 +63,22 @@ def write_json(path: Path, results: list[tuple[str, Ratio]]) -> None:
         "threads": torch.get_num_threads(),
         "results": [{"group": group, **asdict(result), "ok": result.ok} for group, result in results],
     }
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            json.dump(document, file, indent=2)
-            file.write("\n")
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    save_json(document, path)
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"groups to run, of {', '.join(GROUPS)}; all if none")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE")
-    parser.add_argument("--seconds", type=float, default=Settings.seconds, help="time per comparison (%(default)s)")
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to test the benchmarks themselves")
-    args = parser.parse_args(arguments)
-    # Mistakes are found before the measuring, not after a minute of it.
-    for name in args.names:
-        if name not in GROUPS:
-            parser.error(f"no group {name!r}; there are {', '.join(GROUPS)}")
-    if args.json is not None and not args.json.parent.is_dir():
-        parser.error(f"--json {args.json}: the folder {args.json.parent} does not exist")
-    return args
+def parser() -> Parser:
+    p = Parser(__doc__, "benchmarks.run")
+    text = "what to measure"
+    p.add_argument("groups", nargs="*", type=one_of(GROUPS), default=list(GROUPS), metavar="group", help=text)
+    text = "where to write the results (default: nowhere)"
+    p.add_argument("--json", type=output_file, metavar="FILE", help=text)
+    text = "time per comparison, beyond its fewest repeats"
+    p.add_argument("--seconds", type=positive(float), default=Settings.seconds, help=text)
+    p.add_argument("--tiny", action="store_true", help="tiny sizes, to test the benchmarks themselves")
+    return p
+
+
+main = command(parser, run)
 
 
 if __name__ == "__main__":

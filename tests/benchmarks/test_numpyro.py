@@ -84,40 +84,6 @@ def test_without_numpyro(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert "there is no NumPyro: pip install 'pyro_hyperbolic[numpyro]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--resume"], "--resume needs --json"),
-        (["--rst"], "--rst needs --json"),
-        (["--rst", "--json", "{}/no.json"], "there is no such file"),
-        (["--json", "{}/missing/x.json"], "does not exist"),
-        (["--json", "{}"], "exists: go on with --resume"),
-        (["--members", "0"], "--members: must be a positive whole number, got '0'"),
-        (["--train", "5"], "--train: must be a whole number of at least 128, got '5'"),
-        (["--device", "cuda"], "--device: torch finds no CUDA device for 'cuda'; use cpu"),
-        (["--resume", "--json", "{}/half.json"], "is damaged, or is not a result of this program; delete it"),
-        (["--rst", "--json", "{}/list.json"], "is damaged, or is not a result of this program; delete it"),
-        (["--rst", "--json", "{}/row.json"], "is damaged, or is not a result of this program; delete it"),
-    ],
-)
-def test_mistakes(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    (tmp_path / "half.json").write_text('{"device": "CPU", "rows"')
-    (tmp_path / "list.json").write_text("[1]")
-    (tmp_path / "row.json").write_text('{"device": "CPU", "versions": {}, "rows": {"a": {"wrapped": 1}}}')
-    with pytest.raises(SystemExit, match="2"):
-        numpyro.main([argument.format(tmp_path) for argument in arguments])
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
 def test_our_chain_is_counted() -> None:
     """Every leapfrog after the warm-up, and none before."""
     found = numpyro_nuts.ours(POSTERIORS["three points"](), warmup=5, samples=8, seed=0)
