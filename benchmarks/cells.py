@@ -35,6 +35,7 @@ from tqdm.auto import tqdm
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.commands import Parser, command, device, folder, positive
+from pyro_hyperbolic.commands.runs import require_same
 from pyro_hyperbolic.infer import FastSVI, Minibatches, load_checkpoint, save_checkpoint
 from pyro_hyperbolic.models import CountVAE
 from pyro_hyperbolic.ops.rows import SparseRows
@@ -173,20 +174,10 @@ def begin(args: argparse.Namespace) -> tuple[FastSVI, dict[str, Any]]:
         state = load_checkpoint(path, args.device)
         if not (isinstance(state, dict) and {"options", "trainer", "place"} <= state.keys()):
             raise ValueError(f"{path} is not a checkpoint of this program; choose another --folder")
-        changed = [name for name, value in _options(args).items() if state["options"].get(name) != value]
-        if changed:
-            names = ", ".join(
-                f"--{name.replace('_', '-')} (was {state['options'].get(name)}, is {getattr(args, name)})"
-                for name in changed
-            )
-            raise ValueError(f"{path} belongs to other options: {names}. Use the same, or another --folder")
+        require_same(path, state["options"], args, place="--folder")
         svi.load_state_dict(state["trainer"])
         place = state["place"]
     return svi, place
-
-
-def _options(args: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(args, name) for name in OPTIONS}
 
 
 def train(
@@ -195,10 +186,11 @@ def train(
     """All epochs from that place on; the record of the run."""
     batches = Minibatches(inputs, args.batch_size, args.seed, drop_last=True, device=args.device)
     path = None if args.folder is None else args.folder / CHECKPOINT
+    options = {name: getattr(args, name) for name in OPTIONS}
 
     def save() -> None:
         if path is not None:
-            save_checkpoint({"trainer": svi.state_dict(), "place": place, "options": _options(args)}, path)
+            save_checkpoint({"trainer": svi.state_dict(), "place": place, "options": options}, path)
 
     since, steps = time.perf_counter(), 0
     for epoch in range(place["epoch"], args.epochs + 1):

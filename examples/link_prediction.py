@@ -177,20 +177,21 @@ def model_path(name: str, seed: int, args: argparse.Namespace) -> Path:
 
 
 def finished_runs(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The trainings that the output folder holds already."""
+    """The trainings that the output folder holds already, with their models."""
     path = args.output_dir / "metrics.json"
     if not path.exists():
         return []
     try:
         known = json.loads(path.read_text())
-        then, runs = known["options"], known["runs"]
+        then = known["options"]
+        runs = [entry for entry in known["runs"] if model_path(entry["model"], entry["seed"], args).exists()]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is not a record of this example, or is damaged ({type(error).__name__});"
             " choose another --output-dir."
         ) from error
     require_same(path, then, args, FREE_OPTIONS)
-    return [entry for entry in runs if model_path(entry["model"], entry["seed"], args).exists()]
+    return runs
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

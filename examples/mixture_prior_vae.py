@@ -233,7 +233,7 @@ def draw(
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    if set(filter(str.isalpha, args.space)) == {"e"}:
+    if all(factor.startswith("e") for factor in args.space.split(",")):
         raise ValueError(f"--space must have a curved factor, got {args.space}; take for example p2.")
     images, test = datasets.mnist(args.data_dir).images, datasets.mnist(args.data_dir, train=False)
     print(f"{len(images)} training and {len(test.images)} test digits; results in {args.output_dir}", flush=True)

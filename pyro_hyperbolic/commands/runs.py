@@ -66,13 +66,22 @@ def load_run(
     return state
 
 
-def require_same(path: Path, then: dict[str, Any], args: argparse.Namespace, free: Collection[str] = ()) -> None:
-    """Refuse to continue a run with other options than it was begun with."""
+def require_same(
+    path: Path,
+    then: dict[str, Any],
+    args: argparse.Namespace,
+    free: Collection[str] = (),
+    place: str = "--output-dir",
+) -> None:
+    """Refuse to continue a run with other options than it was begun with.
+
+    :param place: the option that says where the run is.
+    """
     now = _options(args)
     changed = [name for name in then if name not in FREE | set(free) and now.get(name) != then[name]]
     if changed:
         names = ", ".join(f"--{name.replace('_', '-')} (was {then[name]}, is {now.get(name)})" for name in changed)
-        raise ValueError(f"{path} belongs to other options: {names}. Use the same, or another --output-dir.")
+        raise ValueError(f"{path} belongs to other options: {names}. Use the same, or another {place}.")
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
