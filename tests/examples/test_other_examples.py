@@ -178,6 +178,12 @@ def test_link_prediction_repeats_no_finished_seed(
         assert one | {"seconds": 0} == other | {"seconds": 0}
     assert parts["summary"] == whole["summary"]
 
+    # A model that was deleted, as the error about a damaged one says, is trained again.
+    trained.clear()
+    (tmp_path / "parts" / "hyperbolic-0.pt").unlink()
+    assert run(links, LINKS, tmp_path / "parts", "--resume")["summary"] == whole["summary"]
+    assert trained == [("hyperbolic", 0)]
+
 
 @pytest.mark.parametrize("options", ["", pytest.param("--warm-up 0 --space p3", marks=pytest.mark.slow)])
 def test_conv_vae_runs(options: str, load_example: Load, digits: Path, tmp_path: Path) -> None:
