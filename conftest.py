@@ -9,10 +9,10 @@ import pytest
 import torch
 
 # A file that only those who have Triton can import.
-collect_ignore = [] if importlib.util.find_spec("triton") else ["pyro_hyperbolic/infer/trainers/adam_kernel.py"]
+collect_ignore = [] if importlib.util.find_spec("triton") else ["pyro_hyperbolic/accelerate/trainers/adam_kernel.py"]
 # What forks, is signalled or speaks through pipes as POSIX has it.
 collect_ignore_glob = (
-    ["tests/browser/*", "tests/*/test_*distributed.py", "tests/infer/*test_processes.py"]
+    ["tests/browser/*", "tests/*/test_*distributed.py", "tests/accelerate/*test_processes.py"]
     if sys.platform == "win32"
     else []
 )

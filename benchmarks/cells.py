@@ -34,11 +34,11 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.accelerate.trainers.rows import SparseRows
 from pyro_hyperbolic.commands import Parser, command, device, folder, positive
 from pyro_hyperbolic.commands.runs import require_same
 from pyro_hyperbolic.infer import FastSVI, Minibatches, load_checkpoint, save_checkpoint
 from pyro_hyperbolic.models import CountVAE
-from pyro_hyperbolic.ops.rows import SparseRows
 
 NUM_TYPES, NUM_BATCHES = 20, 3
 MEAN_COUNT = 0.13  # of a gene in a cell

@@ -52,9 +52,10 @@ from torch.distributions import biject_to, constraints
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall, plotting
+from pyro_hyperbolic.accelerate.checkpoint import save_json
 from pyro_hyperbolic.analysis import sarkar_embedding
 from pyro_hyperbolic.commands import Parser, at_least, command, positive, record
-from pyro_hyperbolic.infer import AutoWrappedNormal, save_json
+from pyro_hyperbolic.infer import AutoWrappedNormal
 from pyro_hyperbolic.plotting.canvas import PALETTE
 
 Values = dict[str, Tensor]

@@ -29,9 +29,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import PoincareBall, datasets
+from pyro_hyperbolic.accelerate.checkpoint import save_json
 from pyro_hyperbolic.commands import Parser, command, load_run, natural, positive, record, save_run
 from pyro_hyperbolic.experiments.embeddings import gplvm, principal_components
-from pyro_hyperbolic.infer import log_marginal_likelihood, save_json
+from pyro_hyperbolic.infer import log_marginal_likelihood
 from pyro_hyperbolic.models import DISTRIBUTIONS, VAE, EuclideanVAE, HyperbolicVAE
 
 Data = datasets.BranchingDiffusion

@@ -35,10 +35,11 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import Lorentz, PoincareBall, Product, datasets, geometry
+from pyro_hyperbolic.accelerate.checkpoint import save_json
 from pyro_hyperbolic.commands import Parser, command, fraction, positive, record
 from pyro_hyperbolic.commands.runs import require_same
 from pyro_hyperbolic.experiments.statistics import mean_interval
-from pyro_hyperbolic.infer import load_checkpoint, save_checkpoint, save_json
+from pyro_hyperbolic.infer import load_checkpoint, save_checkpoint
 from pyro_hyperbolic.models import DISTRIBUTIONS, VGAE, EuclideanVGAE, HyperbolicVGAE
 
 MODELS = ("euclidean", "hyperbolic")

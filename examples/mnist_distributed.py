@@ -25,14 +25,15 @@ import torch
 from mnist_svi import CHUNK, VAE, add_options, build_loss, build_model, draw, evaluate
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic import datasets, infer
+from pyro_hyperbolic import accelerate, datasets, infer
+from pyro_hyperbolic.accelerate.checkpoint import save_json
 from pyro_hyperbolic.commands import Parser, command, load_run, positive, record, save_run
 
 FREE_OPTIONS = ("num_epochs", "iwae_samples", "timeout")  # may change when a run goes on
 STOPPED = "asked to stop, as torchrun does when another process has ended"
 
 
-def train(args: argparse.Namespace, place: infer.Place) -> tuple[VAE, dict[str, Any], datasets.Digits]:
+def train(args: argparse.Namespace, place: accelerate.TorchrunProcess) -> tuple[VAE, dict[str, Any], datasets.Digits]:
     """Train and evaluate; the model, what is known of it, and the test set."""
     is_first = place.rank == 0
     training, test = (datasets.mnist(args.data_dir, train=part) for part in (True, False))
@@ -73,7 +74,7 @@ def train(args: argparse.Namespace, place: infer.Place) -> tuple[VAE, dict[str, 
             print(f"epoch {epoch}/{args.num_epochs}: {losses}", flush=True)
             state = {"model": vae.state_dict(), "trainer": trainer, "history": history}
             save_run(state, path, args, training_images=len(images))
-            infer.save_json(result | {"history": history}, args.output_dir / "metrics.json")
+            save_json(result | {"history": history}, args.output_dir / "metrics.json")
 
     result |= {"history": history, "curvatures": [torch.as_tensor(c).item() for c in vae.manifold.curvatures]}
     if args.iwae_samples:
@@ -91,14 +92,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             def mourn() -> None:
                 print(f"rank {place.rank}: {STOPPED}; {what_is_left(args)}", file=sys.stderr, flush=True)
 
-            watch.enter_context(infer.on_termination(mourn))
+            watch.enter_context(accelerate.call_on_sigterm(mourn))
             try:
                 vae, result, test = train(args, place)
             except ConnectionError as error:
                 raise ConnectionError(f"rank {place.rank}: {error}; {what_is_left(args)}") from error
         # The group is closed: no process has to wait for the pictures of another.
         if place.rank == 0:
-            infer.save_json(result, args.output_dir / "metrics.json")
+            save_json(result, args.output_dir / "metrics.json")
             if args.iwae_samples:
                 print(f"negative IWAE-{args.iwae_samples} on the test set: {result['negative_iwae']:.2f}")
             draw(vae, test, result["history"], 0, args.output_dir)

@@ -30,7 +30,8 @@ import torch
 from mnist_svi import CHUNK, VAE, add_options, build_loss, build_model, evaluate
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic import datasets, infer, plotting
+from pyro_hyperbolic import accelerate, datasets, infer, plotting
+from pyro_hyperbolic.accelerate.checkpoint import save_json
 from pyro_hyperbolic.commands import Parser, command, load_run, record, save_run, seeds
 from pyro_hyperbolic.experiments.statistics import mean_interval
 
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     own = args.seeds[rank::world]
     if not own:
         raise ValueError(f"--seeds: {len(args.seeds)} seeds are too few for {world} processes; start fewer.")
-    device = infer.torchrun_place(args.device).device if world > 1 else torch.device(args.device)
+    device = accelerate.torchrun_process(args.device).device if world > 1 else torch.device(args.device)
     train, test = (datasets.mnist(args.data_dir, train=part) for part in (True, False))
     images, held_out = train.images.to(device), test.images.to(device)
     print(
@@ -128,7 +129,7 @@ def save_metrics(
 ) -> dict[str, Any]:
     """Write and return what is known of the members of this process."""
     result = facts | {"members": entries, "summary": summarise(entries), "finished": finished}
-    infer.save_json(result, args.output_dir / own_file("metrics.json"))
+    save_json(result, args.output_dir / own_file("metrics.json"))
     return result
 
 
@@ -156,7 +157,7 @@ def merge(args: argparse.Namespace, world: int) -> dict[str, Any] | None:
     result: dict[str, Any] = parts[0] | {"members": members, "summary": summarise(members), "processes": world}
     # Under a name of its own first: two processes may finish at the same time.
     partial = args.output_dir / own_file(".metrics.json")
-    infer.save_json(result, partial)
+    save_json(result, partial)
     os.replace(partial, args.output_dir / "metrics.json")
     return result
 

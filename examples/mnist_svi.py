@@ -35,6 +35,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import datasets, geometry, infer, plotting
+from pyro_hyperbolic.accelerate.checkpoint import save_json
 from pyro_hyperbolic.commands import Parser, command, curvature, load_run, natural, positive, record, save_run
 from pyro_hyperbolic.models import DISTRIBUTIONS, HyperbolicVAE
 from pyro_hyperbolic.nn import DECODERS, ManifoldModule
@@ -122,7 +123,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         moments = svi.state_dict() if args.fast else optimiser.get_state()
         state = {"model": vae.state_dict(), "trainer": moments, "history": history}
         save_run(state, path, args, training_images=len(images))
-        infer.save_json(result | {"history": history}, args.output_dir / "metrics.json")
+        save_json(result | {"history": history}, args.output_dir / "metrics.json")
 
     result |= {"history": history, "curvatures": [torch.as_tensor(c).item() for c in vae.manifold.curvatures]}
     if args.iwae_samples:
@@ -131,7 +132,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         result["negative_iwae"] = -estimates.mean().item()
         result["negative_iwae_error"] = errors.square().sum().sqrt().item() / len(errors)
         print(f"negative IWAE-{args.iwae_samples} on the test set: {result['negative_iwae']:.2f}")
-    infer.save_json(result, args.output_dir / "metrics.json")
+    save_json(result, args.output_dir / "metrics.json")
     draw(vae, test, history, args.gyroplanes, args.output_dir)
     return result
 

@@ -13,7 +13,7 @@ import pyro
 import torch
 
 from pyro_hyperbolic._version import __version__
-from pyro_hyperbolic.infer.checkpoint import load_checkpoint, save_checkpoint
+from pyro_hyperbolic.accelerate.checkpoint import load_checkpoint, save_checkpoint
 
 FREE = {"output_dir", "resume", "data_dir", "device", "threads"}
 """Options that may change between the parts of one run, whatever the program."""
@@ -32,7 +32,7 @@ def record(args: argparse.Namespace) -> dict[str, Any]:
 def save_run(state: dict[str, Any], path: Path, args: argparse.Namespace, **facts: Any) -> None:
     """Write a checkpoint that knows its options, atomically, with the state of the random generators.
 
-    :param state: as :func:`~pyro_hyperbolic.infer.save_checkpoint` takes it.
+    :param state: as :func:`~pyro_hyperbolic.accelerate.save_checkpoint` takes it.
     :param args: the options of the run.
     :param facts: about the data, such as their number, which must be the same when the run goes on.
     """

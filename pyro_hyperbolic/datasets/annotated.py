@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.accelerate.trainers.rows import in_memory
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.models import HyperbolicVAE
 from pyro_hyperbolic.nn import OneHot
-from pyro_hyperbolic.ops.rows import in_memory
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -42,7 +42,7 @@ class AnnotatedCells:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What :class:`~pyro_hyperbolic.infer.Minibatches` takes: keywords of the programs."""
+        """What :class:`~pyro_hyperbolic.accelerate.Minibatches` takes: keywords of the programs."""
         return {"x": self.x} if self.covariates is None else {"x": self.x, "covariates": self.covariates}
 
     def in_order(self, batch_size: int) -> Iterator[dict[str, Any]]:

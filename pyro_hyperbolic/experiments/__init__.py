@@ -3,7 +3,7 @@
 Each table is a frozen dataclass with the settings of its experiment (:class:`Table1` to :class:`Table4`,
 :class:`Ablation`, and :class:`Mixed`, :class:`Cells` and :class:`Choices`, which the paper does not have).
 :func:`sweep` trains what a :class:`RunStore` does not hold yet, cells of one shape together as the members of one
-:class:`~pyro_hyperbolic.infer.EnsembleSVI`. A report sets the results beside the paper's.
+:class:`~pyro_hyperbolic.accelerate.EnsembleSVI`. A report sets the results beside the paper's.
 """
 
 from pyro_hyperbolic.experiments.ablation import Ablation

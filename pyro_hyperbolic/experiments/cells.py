@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic import datasets
+from pyro_hyperbolic.accelerate.programs.isolation import isolated
 from pyro_hyperbolic.analysis import batch_mixing, knn_accuracy, lineage_correlation, posterior_coverage
 from pyro_hyperbolic.experiments.experiment import Experiment
 from pyro_hyperbolic.experiments.job import Cell, Job
@@ -19,7 +20,6 @@ from pyro_hyperbolic.experiments.session import Session
 from pyro_hyperbolic.experiments.table1 import NEARLY_FLAT
 from pyro_hyperbolic.geometry import Euclidean, PoincareBall
 from pyro_hyperbolic.infer import Minibatches
-from pyro_hyperbolic.infer.programs.aside import aside
 from pyro_hyperbolic.models import CountVAE
 
 CURVATURES = (0.0, NEARLY_FLAT, 1.0)
@@ -201,7 +201,7 @@ class Cells(Experiment):
         for job, member, values, other in zip(jobs, members, metrics, validation, strict=True):
             values["validation_negative_iwae"] = other["negative_iwae"]
             train, _, test = splits[job.seed]
-            with aside():
+            with isolated():
                 pyro.set_rng_seed(job.seed)
                 values |= embedding_scores(member.cpu(), data[job.seed], train, test)
             if job.seed == 0:

@@ -12,12 +12,12 @@ import torch
 from pyro.infer import Trace_ELBO
 from torch import nn
 
+from pyro_hyperbolic.accelerate.programs.arguments import step_on
+from pyro_hyperbolic.accelerate.programs.isolation import isolated
 from pyro_hyperbolic.experiments.job import Job
 from pyro_hyperbolic.experiments.progress import Progress
 from pyro_hyperbolic.experiments.store import RunStore
 from pyro_hyperbolic.infer import EnsembleSVI, load_checkpoint, save_checkpoint
-from pyro_hyperbolic.infer.programs.arguments import step_on
-from pyro_hyperbolic.infer.programs.aside import aside
 
 # Triples of a member, a datum and a sample that are held at a time.
 _CHUNK = {"cpu": 1 << 16, "cuda": 1 << 19}
@@ -82,7 +82,7 @@ class Session:
                 saved = time.monotonic()
         if done == num_epochs:
             # All that is left is the evaluation, for which the ensemble must be set up.
-            with aside():
+            with isolated():
                 step_on(svi.evaluate_loss, next(iter(epoch(num_epochs))))
         return svi
 
@@ -124,7 +124,7 @@ def load_model(store: RunStore, job: Job, member: nn.Module, device: torch.devic
             " the run is finished; copy the folder models too, or train it again in another results folder."
         )
     # The generators of the run that wrote the file are not those of this one.
-    with aside():
+    with isolated():
         state = load_checkpoint(path, map_location=device)
     member.load_state_dict(state["model"])
 

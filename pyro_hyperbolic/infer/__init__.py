@@ -1,13 +1,25 @@
-"""What Pyro's inference lacks: fast SVI and NUTS, a quieter IWAE gradient, guides for points, and evidence."""
+"""What Pyro's inference lacks for curved latents: guides, reparametrisations, a quieter IWAE gradient, checks.
 
+The trainers, samplers and files of :mod:`pyro_hyperbolic.accelerate`, which work on any Pyro program, are names of this
+package too.
+"""
+
+from pyro_hyperbolic.accelerate import (
+    DistributedSVI,
+    EnsembleSVI,
+    FastNUTS,
+    FastSVI,
+    Minibatches,
+    load_checkpoint,
+    log_marginal_likelihood,
+    process_group,
+    register_check,
+    register_loss,
+    save_checkpoint,
+)
 from pyro_hyperbolic.infer.autoguide import AutoWrappedNormal
-from pyro_hyperbolic.infer.bounds.dreg import DReG_ELBO
-from pyro_hyperbolic.infer.bounds.marginal import log_marginal_likelihood
-from pyro_hyperbolic.infer.checkpoint import load_checkpoint, save_checkpoint, save_json
-from pyro_hyperbolic.infer.fast_nuts import FastNUTS
-from pyro_hyperbolic.infer.processes.distributed import DistributedSVI
-from pyro_hyperbolic.infer.processes.group import Place, on_termination, process_group, torchrun_place
-from pyro_hyperbolic.infer.programs.match import check_model_guide
+from pyro_hyperbolic.infer.dreg import DReG_ELBO
+from pyro_hyperbolic.infer.match import SameSpaces, check_model_guide, check_sites
 from pyro_hyperbolic.infer.reparam import (
     DrawnCurvature,
     ManifoldReparam,
@@ -15,9 +27,9 @@ from pyro_hyperbolic.infer.reparam import (
     WrappedNormalReparam,
     with_drawn_curvature,
 )
-from pyro_hyperbolic.infer.trainers.ensemble import EnsembleSVI
-from pyro_hyperbolic.infer.trainers.fast_svi import FastSVI
-from pyro_hyperbolic.infer.trainers.minibatch import Minibatches
+
+register_check(SameSpaces, check_sites)
+register_loss(DReG_ELBO, separable=False)
 
 __all__ = [
     "AutoWrappedNormal",
@@ -29,16 +41,12 @@ __all__ = [
     "FastSVI",
     "ManifoldReparam",
     "Minibatches",
-    "Place",
     "RiemannianNormalReparam",
     "WrappedNormalReparam",
     "check_model_guide",
     "load_checkpoint",
     "log_marginal_likelihood",
-    "on_termination",
     "process_group",
     "save_checkpoint",
-    "save_json",
-    "torchrun_place",
     "with_drawn_curvature",
 ]

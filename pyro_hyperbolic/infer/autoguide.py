@@ -20,7 +20,7 @@ from torch.distributions.constraints import Constraint
 
 from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.distributions.constraints import OnManifold
-from pyro_hyperbolic.infer.programs.match import single_value
+from pyro_hyperbolic.infer.match import single_value
 
 
 class AutoWrappedNormal(AutoNormal):

@@ -21,7 +21,7 @@ class EmbeddingClassifier(PyroModule):
     The first layer starts as a copy of the decoder's (for a hyperbolic model, its gyroplanes). The last layer is
     initialised afresh. ``.fit`` trains one classifier. ``.model`` and ``.guide`` are Pyro programs without a latent,
     and their ELBO is the log-likelihood, so you can train many classifiers at once with
-    :class:`~pyro_hyperbolic.infer.EnsembleSVI`.
+    :class:`~pyro_hyperbolic.accelerate.EnsembleSVI`.
 
     :param decoder: the decoder of a trained auto-encoder, which is not changed.
     :param num_classes: number of classes.

@@ -16,10 +16,10 @@ from pyro.infer.autoguide import (
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.accelerate.bounds.tensor_elbo import tensor_loss
+from pyro_hyperbolic.accelerate.programs.functional import Found
 from pyro_hyperbolic.geometry import Lorentz
 from pyro_hyperbolic.infer import AutoWrappedNormal, DReG_ELBO, EnsembleSVI, FastSVI
-from pyro_hyperbolic.infer.bounds.tensor_elbo import tensor_loss
-from pyro_hyperbolic.infer.programs.functional import Found
 from pyro_hyperbolic.nn import ManifoldModule
 from tests.helpers import same
 from tests.infer.guided import Curved, X

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from pyro_hyperbolic import plotting
+from pyro_hyperbolic.accelerate.checkpoint import save_text
 from pyro_hyperbolic.experiments.experiment import Experiment
 from pyro_hyperbolic.experiments.report.ablation import ablation
 from pyro_hyperbolic.experiments.report.cells import cells
@@ -20,7 +21,6 @@ from pyro_hyperbolic.experiments.report.table2 import table2
 from pyro_hyperbolic.experiments.report.table3 import table3
 from pyro_hyperbolic.experiments.report.table4 import table4
 from pyro_hyperbolic.experiments.store import RunStore
-from pyro_hyperbolic.infer.checkpoint import save_text
 
 REPORTS: dict[str, Callable[[Results], tuple[str, Figure]]] = {
     "table1": table1,

@@ -13,7 +13,7 @@ from pyro_hyperbolic.distributions import ExpMapTransform, FlatTransform
 from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
 from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.infer.programs.match import manifold_of
+from pyro_hyperbolic.infer.match import manifold_of
 from pyro_hyperbolic.infer.reparam.site import PointReparam, wrapped_as
 from pyro_hyperbolic.ops.checks import inspectable
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
 from pyro_hyperbolic.distributions.base import base_distribution
-from pyro_hyperbolic.infer.programs.match import manifold_of
+from pyro_hyperbolic.infer.match import manifold_of
 from pyro_hyperbolic.infer.reparam.coords import ManifoldReparam
 from pyro_hyperbolic.infer.reparam.follow import Follow
 from pyro_hyperbolic.infer.reparam.noise import RiemannianNormalReparam, WrappedNormalReparam

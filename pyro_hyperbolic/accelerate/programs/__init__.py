@@ -1,0 +1,34 @@
+"""A model and a guide as things that a trainer can hold: functions of their parameters and of their arguments.
+
+Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``processes`` are built on these files:
+
+``arguments``
+    finds the tensors among the arguments of a step and puts others in their place. It cuts a batch into rows, and
+    names what a captured or compiled step depends on: the shapes of tensors and the values of all else.
+``functional``
+    ``Found`` is open while the programs run. It notes their parameters, their modules and the buffers that they change,
+    and makes ``Parameters`` of them. ``Parameters.replaced`` then runs the same programs on other tensors, and nothing
+    reaches Pyro's parameter store: the pair has become a function, of which there can be a gradient, a ``vmap`` or a
+    trace.
+``modes``
+    What such a function needs of the code inside it: no validation, noise that is not drawn in place, constants and
+    decompositions that do not wait for the host. ``functional`` and the trainers open these modes.
+``compiled``
+    traces a function once and compiles the trace. ``explained`` turns what torch raises on the way into an error with
+    the name of the last site and a remedy.
+``rewrites``
+    brings a trace into a form that the compiler makes shareable and faster code of.
+``order``
+    keeps the compiler from a wrong order of the loops that it joins.
+``timing``
+    times the kernels among which the compiler can choose, as they run in a captured step.
+``checks``
+    is where others register checks of a validated evaluation: contexts around the run, and functions of the traces.
+``isolation``
+    is open around an evaluation without gradients that must leave no trace in the random numbers.
+``warning``
+    warns at the line of the user, however many of our own lie between.
+
+Imports point one way: ``functional`` imports ``modes``, ``compiled`` imports ``rewrites``, ``order``, ``timing`` and
+``warning``.
+"""

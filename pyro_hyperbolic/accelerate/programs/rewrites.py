@@ -1,0 +1,103 @@
+"""Traces rewritten for the compiler: they compute the same, in a form that it makes faster code of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Columns of a product that is thin, and products of numbers in one that is small.
+_FEW = 32
+_FEW_TERMS = 1 << 22
+
+
+def lift_constants(graph: torch.fx.GraphModule) -> list[Tensor]:
+    """Make the tensors that a graph holds its first inputs; they are returned."""
+    nodes = list(graph.graph.nodes)
+    tensors: dict[str, Tensor] = {}
+    lifted: dict[str, Any] = {}
+    for node in nodes:
+        value = getattr(graph, node.target, None) if node.op == "get_attr" else None
+        if not isinstance(value, Tensor):
+            continue
+        if node.target not in lifted:
+            tensors[node.target] = value.detach()
+            with graph.graph.inserting_before(nodes[0]):
+                lifted[node.target] = graph.graph.placeholder(f"constant_{len(lifted)}")
+                lifted[node.target].meta = node.meta
+        node.replace_all_uses_with(lifted[node.target])
+        graph.graph.erase_node(node)
+    for name in tensors:
+        delattr(graph, name)
+    graph.recompile()
+    return list(tensors.values())
+
+
+def order_by_depth(graph: torch.fx.GraphModule) -> None:
+    """Move every operation to where its inputs are known, with draws in the order in which they were.
+
+    The compiler fuses operations on the same tensor only where they are near to each other, and the derivative of a
+    likelihood is traced long after the likelihood.
+    """
+    depths: dict[torch.fx.Node, int] = {}
+    last_draw = 0
+    for node in graph.graph.nodes:
+        depth = 1 + max((depths[other] for other in node.all_input_nodes), default=-1)
+        if isinstance(node.target, torch._ops.OpOverload):
+            if node.target._schema.is_mutable:
+                return  # what reads a tensor before it is changed must not come after
+            if torch.Tag.nondeterministic_seeded in node.target.tags:
+                depth = last_draw = max(depth, last_draw + 1)
+        depths[node] = depth
+    *nodes, output = graph.graph.nodes
+    for node in sorted(nodes, key=lambda node: (node.op != "placeholder", depths[node])):
+        output.prepend(node)
+    graph.recompile()
+
+
+def write_out_products(graph: torch.fx.GraphModule) -> None:
+    """Write small thin float64 products on CUDA as sums of products of numbers.
+
+    Geometry takes such products in programs of float32, of as many terms as a point has coordinates, and there are
+    their gradients. They take no time by themselves, but as calls of cuBLAS they are kernels of their own, which write
+    float64 that others round. As sums they become part of those others. Large ones are best left to cuBLAS.
+    """
+    products = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
+    for node in [node for node in graph.graph.nodes if node.target in products]:
+        value, (left, right) = node.meta["val"], node.args
+        terms = left.meta["val"].shape[-1]
+        is_thin = min(*value.shape[-2:], terms) <= _FEW and value.numel() * terms <= _FEW_TERMS
+        if not (is_thin and value.dtype == torch.float64 and value.device.type == "cuda"):
+            continue
+        with graph.graph.inserting_before(node):
+            if terms <= _FEW:
+                sum_ = _sum_of_columns(graph.graph, left, right, terms)
+            else:
+                sum_ = _sum_of_pairs(graph.graph, left, right)
+        node.replace_all_uses_with(sum_)
+        graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def _sum_of_columns(graph: torch.fx.Graph, left: Any, right: Any, terms: int) -> Any:
+    """A product of matrices term by term, which a kernel takes without a loop."""
+    aten = torch.ops.aten
+    total = None
+    for k in range(terms):
+        columns = [graph.call_function(aten.slice.Tensor, (t, i, k, k + 1)) for t, i in ((left, -1), (right, -2))]
+        # A sum of one number keeps the compiler from making what the columns are concatenated of again in this kernel,
+        # or in one of its own, where it could be written by the kernel that makes it.
+        factors = [
+            graph.call_function(aten.sum.dim_IntList, (t, [i], True)) for t, i in zip(columns, (-1, -2), strict=True)
+        ]
+        term = graph.call_function(aten.mul.Tensor, tuple(factors))
+        total = term if total is None else graph.call_function(aten.add.Tensor, (total, term))
+    return total
+
+
+def _sum_of_pairs(graph: torch.fx.Graph, left: Any, right: Any) -> Any:
+    """A product of matrices as a sum over all pairs, which a kernel takes in a loop."""
+    aten = torch.ops.aten
+    factors = [graph.call_function(aten.unsqueeze.default, (t, i)) for t, i in ((left, -1), (right, -3))]
+    return graph.call_function(aten.sum.dim_IntList, (graph.call_function(aten.mul.Tensor, tuple(factors)), [-2]))

@@ -1,0 +1,107 @@
+"""Captured CUDA graphs of whole training steps."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_hyperbolic.accelerate.programs.arguments import split_tensors
+from pyro_hyperbolic.accelerate.programs.compiled import explained
+
+
+class CapturedStep:
+    """A step captured once and replayed with other data of the same shapes.
+
+    Capturing runs the step a few times; what these runs did to ``state`` and to the random numbers is undone, so that
+    the replays go on as if they had not been.
+
+    :param step: the function to capture.
+    :param args: its arguments; tensors among them are copied into the graph's own memory at each replay.
+    :param state: the tensors that the step changes in place.
+    :param finish: called after the capture; what it returns is kept as long as the graph.
+    :param warm_up: how many times the step is run before.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Tensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        state: list[Tensor],
+        finish: Callable[[], Any] = list,
+        warm_up: int = 3,
+    ) -> None:
+        given, rebuild = split_tensors(args, kwargs)
+        # On the device also where the given ones are not: the graph would keep what is read on the host, a 0-dim weight
+        # for example. Of what must stay on the host, such as the lengths of packed sequences, torch then complains.
+        self._inputs = [t.to(state[0].device, copy=True) for t in given]
+        own_args, own_kwargs = rebuild(self._inputs)
+        kept = [t.detach().clone() for t in state]
+        rng = torch.cuda.get_rng_state()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(warm_up):
+                step(*own_args, **own_kwargs)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        spare = generator.clone_state()
+        try:
+            with _no_collection(), torch.cuda.graph(self._graph):
+                self._loss = step(*own_args, **own_kwargs)
+        except Exception:
+            # The generator would go on waiting for the end of the capture, and refuse every other draw.
+            generator.graphsafe_set_state(spare)
+            raise
+        finally:
+            with torch.no_grad():
+                for tensor, value in zip(state, kept, strict=True):
+                    tensor.copy_(value)
+            torch.cuda.set_rng_state(rng)
+        self._kept = finish()
+
+    def replay(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        for own, given in zip(self._inputs, split_tensors(args, kwargs)[0], strict=True):
+            own.copy_(given, non_blocking=True)
+        self._graph.replay()
+        return self._loss.clone()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's collector: a graph that no one needs any more, were it destroyed now, would end the capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class CapturedSteps:
+    """The captured steps of a trainer, each captured when it is first asked for.
+
+    :param parts: the tensors that the steps change, and what completes a capture.
+    """
+
+    def __init__(self, parts: Callable[[], tuple[list[Tensor], Callable[[], Any]]]) -> None:
+        self._parts = parts
+        self._steps: dict[Any, CapturedStep] = {}
+
+    def replay(self, key: Any, step: Callable[..., Tensor], args: Any, kwargs: Any, **options: Any) -> Tensor:
+        """Replay what has been captured for ``key``, or capture ``step`` for it."""
+        if key not in self._steps:
+            with explained("captured in a CUDA graph", "use capture=False"):
+                self._steps[key] = CapturedStep(step, args, kwargs, *self._parts(), **options)
+        return self._steps[key].replay(args, kwargs)
+
+    def clear(self) -> None:
+        """Forget the graphs, which write to the state that they were captured with."""
+        self._steps.clear()

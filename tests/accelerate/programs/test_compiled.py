@@ -1,0 +1,150 @@
+"""Compiled steps: those of programs that are traced, and what cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pyro.optim
+import pytest
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from torch import Tensor, nn
+from torch._inductor import compile_fx
+from torch._inductor.runtime.benchmarking import benchmarker
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pyro_hyperbolic.accelerate.programs.rewrites import write_out_products
+from pyro_hyperbolic.accelerate.programs.timing import back_to_back
+from pyro_hyperbolic.infer import FastSVI
+from tests.accelerate.nets import STEPS, Net, adam, losses, trainer
+from tests.helpers import same
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+@pytest.fixture(autouse=True)
+def compiler(monkeypatch):
+    """That of torch; in its place, what has been traced runs as it is."""
+    original = compile_fx.compile_fx
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graph)
+    return original
+
+
+def guide(x: Tensor) -> None:
+    pyro.sample("a", dist.Normal(pyro.param("loc", torch.zeros(1)), 1.0).to_event(1))
+
+
+def test_branch_is_reported_by_the_first_step(x):
+    def model(x: Tensor) -> None:
+        a = pyro.sample("a", dist.Normal(torch.zeros(1), 1.0).to_event(1))
+        pyro.sample("x", dist.Normal(a[0], 1.0 if a > 0 else 2.0), obs=x[0, 0])
+
+    svi = FastSVI(model, guide, adam(), Trace_ELBO(), compile=True)
+    with pytest.raises(ValueError, match=r"cannot be compiled: .*data-dependent.*site 'a'.*use compile=False"):
+        svi.step(x)
+
+
+def test_distribution_made_outside_with_validation(x):
+    prior = dist.Normal(0.0, 1.0, validate_args=True).expand([1]).to_event(1)
+
+    def model(x: Tensor) -> None:
+        a = pyro.sample("a", prior)
+        pyro.sample("x", dist.Normal(a[0], 1.0), obs=x[0, 0])
+
+    runs = []
+    for compile in (False, True):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        runs.append(losses(FastSVI(model, guide, adam(), Trace_ELBO(), compile=compile), x))
+    same(runs[1], runs[0], 1e-12)
+    assert prior.base_dist._validate_args
+
+
+def test_parameter_in_a_subsampled_plate(x):
+    def model(x: Tensor) -> None:
+        with pyro.plate("data", len(x), subsample=torch.arange(0, 12, 3)) as i:
+            pyro.sample("x", dist.Normal(pyro.sample("z", dist.Normal(0.0, 1.0)), 1.0), obs=x[i, 0])
+
+    def guide(x: Tensor) -> None:
+        with pyro.plate("data", len(x), subsample=torch.arange(0, 12, 3)):
+            pyro.sample("z", dist.Normal(pyro.param("loc", torch.zeros(12), event_dim=0), 1.0))
+
+    runs = []
+    for kind, options in ((SVI, {}), (FastSVI, {"compile": True})):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        runs.append(losses(kind(model, guide, adam(), Trace_ELBO(), **options), x))
+    same(runs[1], runs[0], 1e-12)
+
+
+def test_training_mode_is_part_of_a_compiled_step(x):
+    runs = []
+    for kind, options in ((SVI, {}), (FastSVI, {"compile": True})):
+        net = Net(lambda: nn.Dropout(0.5))
+        svi = trainer(kind, net, **options)
+        net.eval()
+        first = losses(svi, x)
+        net.train()
+        torch.manual_seed(1)
+        runs.append(torch.cat([first, losses(svi, x, steps=1)]))
+    same(runs[1][:STEPS], runs[0][:STEPS], 1e-12)
+    assert len(svi._compiled) == 2
+
+
+def test_compiler_that_fails(x, compiler, monkeypatch):
+    def codegen(self: Any) -> Any:
+        raise RuntimeError("PassManager::run failed")
+
+    expected = losses(trainer(FastSVI, Net()), x)
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compiler)
+    monkeypatch.setattr("torch._inductor.graph.GraphLowering.codegen", codegen)
+    svi = trainer(FastSVI, Net(), compile=True)
+    with (
+        torch._inductor.config.patch(force_disable_caches=True),
+        pytest.warns(RuntimeWarning, match="PassManager::run failed.* run uncompiled") as caught,
+    ):
+        actual = losses(svi, x)
+    assert len([w for w in caught if w.category is RuntimeWarning]) == 1
+    same(actual, expected, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns", "left"),
+    [(9, 5, 40, 0), (40, 50, 9, 0), (9, 50, 40, 0), (40, 50, 60, 3), (200, 5, 5000, 3)],
+)
+@pytest.mark.parametrize("batch", [(), (4,)])
+def test_thin_products_are_written_out(rows: int, terms: int, columns: int, left: int, batch: tuple[int, ...]) -> None:
+    """Small ones of few rows, columns or terms, with their gradients; of others three are left."""
+
+    def gradients(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
+        return torch.autograd.grad((x @ y).sin().sum(), (x, y))
+
+    inputs = torch.randn(*batch, rows, terms), torch.randn(*batch, terms, columns)
+    graph = make_fx(gradients, tracing_mode="fake")(*inputs)
+    expected = graph(*inputs)
+    with FakeTensorMode():
+        for node in graph.graph.nodes:
+            if isinstance(value := node.meta.get("val"), Tensor):
+                node.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device="cuda")
+    write_out_products(graph)
+    assert sum("mm" in str(node.target) for node in graph.graph.nodes) == left
+    torch.testing.assert_close(graph(*inputs), expected)
+
+
+@pytest.mark.gpu
+def test_kernels_are_timed_back_to_back():
+    """A launch takes the host longer than the first of these kernels takes the device.
+
+    The least of several times, because other processes may use the device as well.
+    """
+    times = []
+    with back_to_back():
+        for size in (1 << 10, 1 << 24):
+            x = torch.ones(size, dtype=torch.float32, device="cuda")
+            times.append(min(benchmarker.benchmark_gpu(lambda x=x: x.add_(1.0), rep=40) for _ in range(10)))
+    assert 5e-4 < times[0] < 5e-3 < times[1] < 0.2  # milliseconds
+    assert "benchmark_gpu" not in vars(benchmarker)

@@ -1,0 +1,97 @@
+"""What makes programs fit for function transforms and CUDA graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro.infer import Trace_ELBO
+from torch.distributions import Normal
+
+from pyro_hyperbolic.accelerate.programs import modes
+from pyro_hyperbolic.accelerate.programs.modes import ConstantsOnDevice, DecompositionsOnDevice
+from pyro_hyperbolic.accelerate.trainers.graphs import CapturedStep
+from pyro_hyperbolic.infer import FastSVI
+from pyro_hyperbolic.models import HyperbolicVAE
+
+
+@pytest.mark.parametrize("value", [1.5, 2, True])
+@pytest.mark.parametrize("options", [{}, {"dtype": torch.float64}, {"dtype": None}, {"device": "meta"}])
+@pytest.mark.parametrize("function", [torch.tensor, torch.as_tensor])
+def test_constants_are_the_same(function: Any, options: dict[str, Any], value: Any) -> None:
+    expected = function(value, **options)
+    with ConstantsOnDevice():
+        made = function(value, **options)
+    assert (made.shape, made.dtype, made.device) == (expected.shape, expected.dtype, expected.device)
+    assert made.device.type == "meta" or made.item() == expected.item()
+
+
+def test_constant_like_another_tensor() -> None:
+    like = torch.ones(2, dtype=torch.float64)
+    with ConstantsOnDevice():
+        made = like.new_tensor(3)
+    assert (made.item(), made.dtype) == (3.0, torch.float64)
+
+
+def test_a_law_with_a_plain_number_makes_no_constant_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    full = torch.full
+    monkeypatch.setattr(modes.torch, "full", lambda *args, **kwargs: calls.append(args) or full(*args, **kwargs))
+    with ConstantsOnDevice():
+        law = Normal(torch.zeros(3), 2.0)
+    assert calls == [((), 2.0)]
+    assert law.scale.tolist() == [2.0] * 3
+
+
+def test_other_tensors_pass() -> None:
+    with ConstantsOnDevice():
+        assert torch.tensor(np.float64(0.1)).dtype == torch.float64
+        assert torch.tensor([1.0, 2.0]).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("function", [torch.linalg.cholesky, torch.linalg.inv, torch.inverse, torch.Tensor.inverse])
+def test_decomposition_that_fails_is_nan(function: Any) -> None:
+    good = torch.tensor([[2.0, 0.5], [0.5, 1.0]])
+    matrices = torch.stack([good, torch.zeros(2, 2)])
+    with DecompositionsOnDevice():
+        result = function(matrices)
+    torch.testing.assert_close(result[0], function(good))
+    assert result[1].isnan().all()
+
+
+@pytest.mark.gpu
+def test_capture_that_fails_leaves_no_trace() -> None:
+    state = torch.zeros(1, device="cuda")
+    calls = 0
+
+    def step() -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        state.add_(torch.randn(1, device="cuda"))
+        return state.cpu() if calls > 3 else state  # a copy to the host, which only the capture meets
+
+    torch.cuda.manual_seed(3)
+    expected = torch.randn(2, device="cuda")
+    torch.cuda.manual_seed(3)
+    with pytest.raises(RuntimeError):
+        CapturedStep(step, (), {}, [state])
+    torch.cuda.synchronize()
+    assert state.item() == 0
+    assert torch.equal(torch.randn(2, device="cuda"), expected)
+
+
+@pytest.mark.parametrize("signature", ["h1,s1", *(pytest.param(s, marks=pytest.mark.slow) for s in ("h2", "s2", "u2"))])
+def test_traced_steps_hold_no_number_of_the_host(signature: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph cannot capture the copy of a constant from the host to the device."""
+    graphs: list[Any] = []
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graphs.append(graph) or graph)
+    vae = HyperbolicVAE(signature, 2, 3, hidden_dim=4, likelihood="normal")
+    svi = FastSVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 1e-3}), Trace_ELBO(), compile=True)
+    for _ in range(2):
+        svi.step(torch.randn(5, 3))
+    (graph,) = graphs
+    constants = [getattr(graph, node.target) for node in graph.graph.nodes if node.op == "get_attr"]
+    assert not [value for value in constants if value.numel()]
