@@ -16,6 +16,7 @@ from pyro_hyperbolic.accelerate.trainers.rows import in_memory
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.models import HyperbolicVAE
 from pyro_hyperbolic.nn import OneHot
+from pyro_hyperbolic.ops.nested import map_tensors
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -127,7 +128,7 @@ def to_anndata(
     device = next(vae.parameters()).device
     points, scales = [], []
     for batch in cells.in_order(batch_size):
-        batch = torch.utils._pytree.tree_map_only(Tensor, lambda t: t.to(device), batch)
+        batch = map_tensors(lambda t: t.to(device), batch)
         posterior = vae.encode(**batch)
         points.append(posterior.mean)
         scales.append(getattr(posterior, "base_dist", posterior).scale)  # that of flat space is a Normal inside

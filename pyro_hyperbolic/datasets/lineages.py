@@ -160,7 +160,7 @@ def branching_cells(
     mean = total * sizes.unsqueeze(-1) * (between + effects[batch]).softmax(-1)
     if dispersion > 0:
         shape = torch.full_like(mean, 1 / dispersion)
-        mean = mean * torch._standard_gamma(shape, generator=generator) * dispersion
+        mean = mean * _standard_gamma(shape, generator) * dispersion
     return BranchingCells(
         counts=torch.poisson(mean, generator=generator).float(),
         nodes=nodes,
@@ -190,3 +190,12 @@ def _check_number(name: str, value: float, positive: bool) -> None:
         raise ValueError(
             f"{name} must be a finite number, {'positive' if positive else 'not negative'}, got {value!r}."
         )
+
+
+def _standard_gamma(shape: Tensor, generator: torch.Generator) -> Tensor:
+    """Gamma variates of a generator of their own, for which torch has no public argument."""
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(generator.get_state())
+        variates = torch.distributions.Gamma(shape, torch.ones_like(shape)).sample()
+        generator.set_state(torch.get_rng_state())
+    return variates

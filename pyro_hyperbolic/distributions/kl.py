@@ -32,6 +32,7 @@ from pyro_hyperbolic.distributions.spherical import AngularDistribution, PowerSp
 from pyro_hyperbolic.distributions.wrapped_normal import WrappedNormal
 from pyro_hyperbolic.geometry import Euclidean, Sphere
 from pyro_hyperbolic.ops.checks import inspectable
+from pyro_hyperbolic.private import viewed
 
 
 @register_kl(WrappedNormal, WrappedNormal)
@@ -136,7 +137,7 @@ def _check_means(p: ManifoldNormal, q: ManifoldNormal) -> None:
 
 def _same_tensor(a: Tensor, b: Tensor) -> bool:
     """Whether both are views of one tensor that differ in expanded dimensions at most."""
-    bases = [t if t._base is None else t._base for t in (a, b)]
+    bases = [viewed(t) for t in (a, b)]
     return bases[0] is bases[1] and _layout(a) == _layout(b)
 
 

@@ -13,12 +13,12 @@ from pyro.infer.util import is_validation_enabled
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
 
 from pyro_hyperbolic.distributions import ExpMapTransform
 from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.match import manifold_of
+from pyro_hyperbolic.ops.nested import map_tensors
 
 Program = Callable[..., Any]
 Site = dict[str, Any]
@@ -63,7 +63,7 @@ class Draws:
         """The log-densities of the draws by the guide with its parameters fixed."""
         before = _random_states() if is_validation_enabled() else []
         with _ParametersFixed():
-            scored = run_again(guide, self._scored, *tree_map_only(Tensor, Tensor.detach, (args, kwargs)))
+            scored = run_again(guide, self._scored, *map_tensors(Tensor.detach, (args, kwargs)))
             for name, (v, motion) in self._motions.items():
                 site = scored.nodes[name]
                 base_distribution(site["fn"]).adopt(site["value"], v, motion)
@@ -128,7 +128,7 @@ class _ParametersFixed(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func != _REQUIRES_GRAD:  # by which Pyro tells a parameter
-            args, kwargs = tree_map_only(Tensor, _fixed, (args, kwargs or {}))
+            args, kwargs = map_tensors(_fixed, (args, kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 

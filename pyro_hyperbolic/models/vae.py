@@ -21,6 +21,7 @@ from pyro_hyperbolic.models.params import register
 from pyro_hyperbolic.models.warm_up import WarmUp
 from pyro_hyperbolic.nn import Covariates, Decoder, Encoder, ManifoldModule, build_decoder
 from pyro_hyperbolic.ops.checks import checked_integer, inspectable, is_number
+from pyro_hyperbolic.ops.nested import map_tensors
 
 Values = Mapping[str, Tensor]
 
@@ -450,7 +451,7 @@ def _rows(index: Tensor | None, **values: Any) -> dict[str, Any]:
     """Tensors, and dictionaries of them, at an index; ``None`` of either is all."""
     if index is None:
         return values
-    return torch.utils._pytree.tree_map_only(Tensor, lambda t: t[index] if t.dim() else t, values)
+    return map_tensors(lambda t: t[index] if t.dim() else t, values)
 
 
 def _check_lengths(lengths: dict[str, int], size: int, what: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_TRACING = torch._C._TorchDispatchModeKey.PROXY  # set while make_fx traces
+from pyro_hyperbolic.private import has_values, validates_by_default
 
 
 def inspectable(*tensors: Tensor) -> bool:
@@ -19,14 +19,11 @@ def inspectable(*tensors: Tensor) -> bool:
     They cannot under ``vmap`` and other function transforms, while compiling or tracing, and while a
     CUDA graph is captured: checks of values are left out there.
     """
-    if torch.compiler.is_compiling() or torch._C._get_dispatch_mode(_TRACING) is not None:
+    if torch.compiler.is_compiling() or any(t.is_meta for t in tensors):
         return False
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return False
-    return not any(
-        torch._C._functorch.is_functorch_wrapped_tensor(t) or isinstance(t, torch._subclasses.FakeTensor) or t.is_meta
-        for t in tensors
-    )
+    return has_values(*tensors)
 
 
 def static_size(x: Tensor) -> int:
@@ -71,7 +68,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 def validating() -> bool:
     """Whether torch validates distributions by default, which ``pyro.enable_validation`` sets."""
-    return torch.distributions.Distribution._validate_args
+    return validates_by_default()
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> None:

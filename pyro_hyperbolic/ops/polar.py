@@ -32,13 +32,13 @@ from torch import Tensor
 from pyro_hyperbolic.ops.tables import (
     Table,
     Tables,
-    constant_when_compiled,
     evaluate,
     evaluate_quantile,
     gauss_legendre,
     make_table,
     solve_quantiles,
 )
+from pyro_hyperbolic.private import constant_when_compiled
 
 # Half-width of the window that holds all mass, in units of the standard deviation of the kernel at its mode.
 _WINDOW = 12.0

@@ -36,13 +36,13 @@ from pyro_hyperbolic.ops.special import log_sinhc, tanhc
 from pyro_hyperbolic.ops.tables import (
     Table,
     Tables,
-    constant_when_compiled,
     evaluate,
     evaluate_quantile,
     gauss_legendre,
     make_table,
     solve_quantiles,
 )
+from pyro_hyperbolic.private import constant_when_compiled
 
 WINDOW = 9.0  # half-width, in units of y, outside of which the distribution has less than 1e-17 of its mass
 _NODES = 64

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 SCORE_MAX = 9.0  # quantiles are tabulated for normal scores |z| <= 9
 _SCORE_CELL = 1 / 3
@@ -41,20 +41,19 @@ class Tables:
     def get(self, *key: int | str, dtype: torch.dtype, device: torch.device) -> Table:
         place = (*key, dtype, device)
         if place not in self._kept:
-            # They are constants: whatever traces or fakes tensors around this call must not see them made.
-            with _disable_current_modes():
-                exact = (*key, torch.float64, torch.device("cpu"))
-                if exact not in self._kept:
-                    self._kept[exact] = self._make(*key)
-                integral, quantiles = self._kept[exact]
-                self._kept[place] = integral.to(device, dtype), quantiles.to(device, dtype)
+            # They are constants: whatever traces or fakes tensors around this call must not see them made. What torch
+            # has for that (modes, function transforms) belongs to the thread that it was opened in.
+            with ThreadPoolExecutor(1) as elsewhere:
+                self._kept[place] = elsewhere.submit(self._made, key, dtype, device).result()
         return self._kept[place]
 
-
-def constant_when_compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``torch.compiler.assume_constant_result``, which would import all of ``torch._dynamo`` (two seconds)."""
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
+    @torch.no_grad()
+    def _made(self, key: tuple[int | str, ...], dtype: torch.dtype, device: torch.device) -> Table:
+        exact = (*key, torch.float64, torch.device("cpu"))
+        if exact not in self._kept:
+            self._kept[exact] = self._make(*key)
+        integral, quantiles = self._kept[exact]
+        return integral.to(device, dtype), quantiles.to(device, dtype)
 
 
 def evaluate(table: Tensor, w: Tensor, width: float, cells: int) -> Tensor:

@@ -12,9 +12,6 @@ from typing import Any
 
 import torch
 from opt_einsum import shared_intermediates
-
-# Which factor belongs to which enumerated site is known to this function alone, which has no public name.
-from pyro.infer.traceenum_elbo import _compute_model_factors
 from pyro.infer.util import Dice
 from pyro.ops import packed
 from pyro.ops.contract import contract_tensor_tree
@@ -22,6 +19,7 @@ from pyro.ops.einsum import contract
 from pyro.ops.rings import LogRing
 
 from pyro_hyperbolic.accelerate.bounds import log_einsum
+from pyro_hyperbolic.accelerate.private import model_factors, names_of_dims, with_names_of_dims
 
 # Tensors that carry the names of their dimensions.
 Packed = Any
@@ -30,12 +28,12 @@ Costs = dict[Any, list[Packed]]
 
 def enumerated_elbo(model_trace: Any, guide_trace: Any) -> Any:
     """What ``TraceEnum_ELBO`` makes of a pair of packed traces, with its first derivatives."""
-    costs, log_factors, ordering, sum_dims, scale = _compute_model_factors(model_trace, guide_trace)
+    costs, log_factors, ordering, sum_dims, scale = model_factors(model_trace, guide_trace)
     if log_factors:
         sizes: dict[str, int] = {}
         for terms in log_factors.values():
             for term in terms:
-                sizes.update(zip(term._pyro_dims, term.shape, strict=False))
+                sizes.update(zip(names_of_dims(term), term.shape, strict=False))
         with shared_intermediates() as cache:
             ring = _Ring(cache=cache, dim_to_size=sizes)
             for place, terms in contract_tensor_tree(log_factors, sum_dims, ring=ring).items():
@@ -50,11 +48,10 @@ class _Ring(LogRing):
     """Pyro's logarithms, contracted in a way that function transforms can read."""
 
     def sumproduct(self, terms: list[Packed], dims: Iterable[str]) -> Packed:
-        inputs = [term._pyro_dims for term in terms]
+        inputs = [names_of_dims(term) for term in terms]
         output = "".join(sorted(set("".join(inputs)) - set(dims)))
         result = contract(",".join(inputs) + "->" + output, *terms, backend=log_einsum.__name__)
-        result._pyro_dims = output
-        return result
+        return with_names_of_dims(result, output)
 
 
 def _expectation(dice: Dice, costs: Costs) -> Any:
@@ -77,10 +74,9 @@ def _expectation(dice: Dice, costs: Costs) -> Any:
 
 def _probability(ring: _Ring, factors: list[Packed], term: Packed) -> Packed:
     """The marginal probabilities of the values that a term depends on."""
-    ones: Packed = torch.zeros_like(term)  # in logarithms; with the sizes of dimensions that no factor has
-    ones._pyro_dims = term._pyro_dims
-    dims = set("".join(factor._pyro_dims for factor in factors)) - set(term._pyro_dims)
+    names = names_of_dims(term)
+    # In logarithms; with the sizes of dimensions that no factor has.
+    ones = with_names_of_dims(torch.zeros_like(term), names)
+    dims = set("".join(names_of_dims(factor) for factor in factors)) - set(names)
     result = ring.sumproduct([*factors, ones], dims)
-    probability: Packed = result.exp()
-    probability._pyro_dims = result._pyro_dims
-    return probability
+    return with_names_of_dims(result.exp(), names_of_dims(result))

@@ -20,6 +20,7 @@ from pyro.infer.util import get_dependent_plate_dims, torch_sum
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+from pyro_hyperbolic.accelerate import private
 from pyro_hyperbolic.accelerate.bounds.enumeration import enumerated_elbo
 from pyro_hyperbolic.accelerate.programs.arguments import split_tensors
 from pyro_hyperbolic.accelerate.programs.checks import check_traces, checked_run
@@ -72,8 +73,10 @@ def tensor_loss(loss: ELBO | TensorLoss) -> TensorLoss:
     terms = _LOSSES[type(loss)]
 
     def evaluate(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+        if isinstance(loss, TraceEnum_ELBO) and not private.can_enumerate():
+            return loss.differentiable_loss(model, guide, *args, **kwargs)  # which reads values on the host
         with checked_run():
-            traces = list(loss._get_traces(model, guide, args, kwargs))
+            traces = private.traces(loss, model, guide, args, kwargs)
         check_traces(*traces[0])
         value = terms(loss, traces)
         if isinstance(value, Tensor):

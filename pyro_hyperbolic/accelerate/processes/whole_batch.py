@@ -11,17 +11,20 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from pyro_hyperbolic.accelerate.private import DRAWN_BY_PARAMETERS
 from pyro_hyperbolic.accelerate.programs.functional import Parameters
 from pyro_hyperbolic.accelerate.programs.isolation import isolated
 
 # Relative; more than matrix products of different shapes differ by.
 _ROUNDING = 10 * torch.finfo(torch.float32).eps ** 0.5
+
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 class SharingError(ValueError):
@@ -140,7 +143,7 @@ class _RowsOfNoise(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _OF_PARAMETERS:
+        if func in _OF_PARAMETERS or getattr(func, "__name__", "") in DRAWN_BY_PARAMETERS:
             raise SharingError(
                 f"site {self.site!r} draws by {func.__name__}, whose noise depends on the parameters, so that a process"
                 " cannot draw that of another one's data; use a distribution whose noise does not, or one process."
@@ -256,8 +259,8 @@ class Sharing:
         """Note the layers that are known not to treat data one by one."""
 
         def watch(module: Any, inputs: Any) -> None:
-            statistics = isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
-            if statistics or (isinstance(module, _DropoutNd) and module.training):
+            statistics = isinstance(module, _BATCH_NORMS) and (module.training or module.running_mean is None)
+            if statistics or (isinstance(module, _DROPOUTS) and module.training):
                 self._layers.add(type(module).__name__)
 
         handle = register_module_forward_pre_hook(watch)
@@ -301,8 +304,6 @@ _IN_PLACE: Functions = frozenset(
 )
 _OF_PARAMETERS: Functions = frozenset(
     {
-        torch._standard_gamma,
-        torch._sample_dirichlet,
         torch.normal,
         torch.poisson,
         torch.binomial,

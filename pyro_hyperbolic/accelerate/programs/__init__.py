@@ -7,7 +7,7 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
     names what a captured or compiled step depends on: the shapes of tensors and the values of all else.
 ``functional``
     ``Found`` is open while the programs run. It notes their parameters, their modules and the buffers that they change,
-    and makes ``Parameters`` of them. ``Parameters.replaced`` then runs the same programs on other tensors, and nothing
+    and makes ``Parameters`` of them. ``Parameters.run`` then runs the same programs on other tensors, and nothing
     reaches Pyro's parameter store: the pair has become a function, of which there can be a gradient, a ``vmap`` or a
     trace.
 ``modes``
@@ -18,10 +18,8 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
     the name of the last site and a remedy.
 ``rewrites``
     brings a trace into a form that the compiler makes shareable and faster code of.
-``order``
-    keeps the compiler from a wrong order of the loops that it joins.
-``timing``
-    times the kernels among which the compiler can choose, as they run in a captured step.
+``surroundings``
+    is what programs read from Python: attributes and variables, which a captured or compiled step holds.
 ``checks``
     is where others register checks of a validated evaluation: contexts around the run, and functions of the traces.
 ``isolation``
@@ -29,6 +27,6 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
 ``warning``
     warns at the line of the user, however many of our own lie between.
 
-Imports point one way: ``functional`` imports ``modes``, ``compiled`` imports ``rewrites``, ``order``, ``timing`` and
-``warning``.
+Imports point one way: ``functional`` imports ``modes`` and ``surroundings``, and ``compiled`` imports ``rewrites`` and
+``warning``. What needs private names of torch and Pyro is in ``accelerate/private.py``.
 """

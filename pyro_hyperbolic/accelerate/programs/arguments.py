@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
+
+from pyro_hyperbolic.ops.nested import flatten, unflatten
 
 
 def split_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], Callable[..., Any]]:
     """The tensors among the arguments, in tuples, lists and dictionaries too, and the way back."""
-    flat, spec = torch.utils._pytree.tree_flatten((args, kwargs))
+    flat, spec = flatten((args, kwargs))
     inputs = [x for x in flat if isinstance(x, Tensor)]
 
     def rebuild(tensors: list[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         rest = iter(tensors)
-        return torch.utils._pytree.tree_unflatten([next(rest) if isinstance(x, Tensor) else x for x in flat], spec)
+        return unflatten([next(rest) if isinstance(x, Tensor) else x for x in flat], spec)
 
     return inputs, rebuild
 
@@ -26,7 +27,7 @@ def signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
     Wherever the tensors are, a captured step copies them to its device.
     """
-    flat, spec = torch.utils._pytree.tree_flatten((args, kwargs))
+    flat, spec = flatten((args, kwargs))
     for x in flat:
         if type(x).__hash__ is None:
             raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyro
@@ -16,12 +16,14 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
+from pyro_hyperbolic.accelerate import private
 from pyro_hyperbolic.accelerate.programs.modes import (
     ConstantsOnDevice,
     DecompositionsOnDevice,
     OutOfPlaceRandom,
     Unvalidated,
 )
+from pyro_hyperbolic.accelerate.programs.surroundings import Surroundings
 
 Program = Callable[..., Any]
 Site = tuple[Tensor, Any]  # an unconstrained leaf and the constraint of its value
@@ -33,10 +35,12 @@ class Parameters:
     :ivar tensors: the unconstrained leaves by name, in the form of ``nn.Module.named_parameters``.
     :ivar names: the name by which Pyro's optimisers know each of them; of those of a shared parameter it is the last.
     :ivar modules: the modules that belong to the programs, each once.
+    :ivar surroundings: what a captured or compiled step depends on beside its arguments.
     """
 
-    def __init__(self, sites: dict[str, Site], roots: list[nn.Module]) -> None:
+    def __init__(self, sites: dict[str, Site], roots: list[nn.Module], programs: Sequence[Program] = ()) -> None:
         self.sites, self.roots = sites, roots
+        self.surroundings = Surroundings([*programs, *roots])
         self.tensors: dict[str, Tensor] = {}
         self.names: dict[str, str] = {}
         self._owners: dict[str, list[tuple[nn.Module, str]]] = {}
@@ -44,13 +48,13 @@ class Parameters:
         self._answers: dict[str, tuple[str, Any]] = {}
         owners: dict[int, list[tuple[nn.Module, str]]] = {}
         self.modules = list({id(m): m for root in roots for m in root.modules()}.values())
+        self._all = _AllModules(roots)
+        self._paths = {id(module): path for path, module in self._all.named_modules()}
         for i, module in enumerate(self.modules):
-            for name, parameter in module._parameters.items():
-                if parameter is not None:
-                    owners.setdefault(id(parameter), []).append((module, name))
-            for name, buffer in module._buffers.items():
-                if buffer is not None:
-                    self._buffer_owners[f"{i}.{name}"] = module, name
+            for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+                owners.setdefault(id(parameter), []).append((module, name))
+            for name, _ in module.named_buffers(recurse=False, remove_duplicate=False):
+                self._buffer_owners[f"{i}.{name}"] = module, name
         keys: dict[int, str] = {}
         for name, (leaf, constraint) in sites.items():
             if id(leaf) not in keys:
@@ -63,8 +67,6 @@ class Parameters:
             self._answers[name] = key, constraint
             if id(leaf) in owners:
                 self._owners[key] = owners[id(leaf)]
-        numbers = [(vars(m), name) for m in self.modules for name, x in vars(m).items() if isinstance(x, _NUMBERS)]
-        self._numbers = [(attributes, name) for attributes, name in numbers if name != "training"]
 
     @property
     def device(self) -> torch.device:
@@ -74,7 +76,7 @@ class Parameters:
     @property
     def buffers(self) -> dict[str, Tensor]:
         """The present buffers of the modules."""
-        return {key: module._buffers[name] for key, (module, name) in self._buffer_owners.items()}  # type: ignore[misc]
+        return {key: getattr(module, name) for key, (module, name) in self._buffer_owners.items()}
 
     def load_buffers(self, values: dict[str, Tensor]) -> None:
         """Copy values into the buffers."""
@@ -92,29 +94,20 @@ class Parameters:
         finally:
             self.load_buffers(kept)
 
-    def mode(self) -> Any:
-        """What a captured or compiled step depends on beside its arguments.
-
-        These are the numbers among the attributes of the modules, which are baked into it, whether they train, and
-        which tensors are their buffers.
-        """
-        numbers = tuple([attributes.get(name) for attributes, name in self._numbers])
-        return numbers, tuple([m.training for m in self.modules]), tuple(map(id, self.buffers.values()))
-
     def are_current(self) -> bool:
         """Whether the programs would find the same tensors, as far as can be told without running them.
 
         They do not after ``clear_param_store()``, ``store[name] = value``, or a new parameter in the place of one of a
         module.
         """
-        store = pyro.get_param_store()._params
+        store = dict(pyro.get_param_store().named_parameters())
         for name, (key, _) in self._answers.items():
             tensor = self.tensors[key]
             if key not in self._owners:
                 if store.get(name) is not tensor:
                     return False
             # What another model has left under the name does not matter, but Pyro's store is to know it.
-            elif name not in store or any(m._parameters.get(own) is not tensor for m, own in self._owners[key]):
+            elif name not in store or any(getattr(m, own, None) is not tensor for m, own in self._owners[key]):
                 return False
         return True
 
@@ -132,15 +125,20 @@ class Parameters:
         """Shapes of all parameters and buffers: what programs of the same structure share."""
         return {name: t.shape for name, t in (self.tensors | self.buffers).items()}
 
-    @contextlib.contextmanager
-    def replaced(
-        self, values: dict[str, Tensor], buffers: dict[str, Tensor] | None = None, changed: set[str] | None = None
-    ) -> Iterator[Replaced]:
+    def run(
+        self,
+        function: Callable[[], Any],
+        values: dict[str, Tensor],
+        buffers: dict[str, Tensor] | None = None,
+        changed: set[str] | None = None,
+    ) -> tuple[Any, Replaced]:
         """Run programs with these values in the place of the parameters, and of the buffers that are given.
 
         Nothing reaches Pyro's parameter store, and what the programs do to the buffers, not these.
 
+        :param function: runs the programs.
         :param changed: names of the buffers that they change.
+        :returns: the value of ``function``, and what the programs have done.
         """
         orphans = [name for name, (key, _) in self._answers.items() if "$$$" in name and key not in self._owners]
         if orphans:
@@ -148,48 +146,54 @@ class Parameters:
                 f"parameter {orphans[0]!r} belongs to a module that was not found; call pyro.module by that name, not"
                 " one imported from pyro."
             )
-        own_buffers = {key: value.clone() for key, value in (buffers or {}).items()}
-        swaps: list[tuple[Any, str, Tensor]] = [
-            (m._parameters, name, values[key]) for key, owners in self._owners.items() for m, name in owners
-        ]
         for value in values.values():
-            # By this nn.Parameter knows what is one: a PyroModule calls pyro.param for nothing else.
-            value._is_param = True
-        for key, value in own_buffers.items():
-            module, name = self._buffer_owners[key]
-            swaps.append((module._buffers, name, value))
-        kept = [(table, name, table[name]) for table, name, _ in swaps]
+            private.as_parameter(value)
+        named = {self._path(m, name): values[key] for key, owners in self._owners.items() for m, name in owners}
+        named |= {self._path(*self._buffer_owners[key]): value.clone() for key, value in (buffers or {}).items()}
+        answers = {name: (values[key], constraint) for name, (key, constraint) in self._answers.items()}
         run = Replaced()
-        try:
-            for table, name, value in swaps:
-                table[name] = value
-            answers = {name: (values[key], constraint) for name, (key, constraint) in self._answers.items()}
-            with (
-                pyro.get_param_store().scope(),
-                _AnswerParams(answers, lambda name: run.used.add(self._answers[name][0])),
-                Unvalidated(),
-                OutOfPlaceRandom(),
-                ConstantsOnDevice(),
-                DecompositionsOnDevice(),
-                _module_function(self._registered(run.used)),
-            ):
-                yield run
-            for key in changed or ():
-                module, name = self._buffer_owners[key]
-                run.buffers[key] = module._buffers[name]  # type: ignore[assignment]  # it was not None
-        finally:
-            for table, name, original in kept:
-                table[name] = original
+
+        def run_and_read() -> Any:
+            result = function()
+            run.buffers = {key: getattr(*self._buffer_owners[key]) for key in changed or ()}
+            return result
+
+        with (
+            pyro.get_param_store().scope(),
+            _AnswerParams(answers, lambda name: run.used.add(self._answers[name][0])),
+            Unvalidated(),
+            OutOfPlaceRandom(),
+            ConstantsOnDevice(),
+            DecompositionsOnDevice(),
+            _module_function(self._registered(run.used)),
+        ):
+            return torch.func.functional_call(self._all, named, (run_and_read,), tie_weights=False), run
+
+    def _path(self, module: nn.Module, name: str) -> str:
+        return f"{self._paths[id(module)]}.{name}"
 
     def _registered(self, used: set[str]) -> Callable[..., nn.Module]:
         """In the place of ``pyro.module``: it registers nothing, but the parameters of the module count as used."""
         keys = {(id(m), name): key for key, owners in self._owners.items() for m, name in owners}
 
         def module(name: str, nn_module: nn.Module, *_: Any, **__: Any) -> nn.Module:
-            used.update(keys[id(m), n] for m in nn_module.modules() for n in m._parameters if (id(m), n) in keys)
+            for m in nn_module.modules():
+                own = [n for n, _ in m.named_parameters(recurse=False, remove_duplicate=False)]
+                used.update(keys[id(m), n] for n in own if (id(m), n) in keys)
             return nn_module
 
         return module
+
+
+class _AllModules(nn.Module):
+    """Modules under one root, with which torch puts other tensors in the place of theirs while something runs."""
+
+    def __init__(self, roots: list[nn.Module]) -> None:
+        super().__init__()
+        self.roots = nn.ModuleList(roots)
+
+    def forward(self, run: Callable[[], Any]) -> Any:
+        return run()
 
 
 class Replaced:
@@ -218,6 +222,7 @@ class Found(Messenger):
     ) -> None:
         super().__init__()
         self._known = known
+        self._programs = programs
         self._watch, self._undo = watch or undo, undo
         self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
         self._changed: set[int] = set()
@@ -261,7 +266,7 @@ class Found(Messenger):
         self._met.add(name)
         self._used.add(id(leaf))
         if self._known is None or id(leaf) not in self._tensors or name not in self._known.sites:
-            known = pyro.get_param_store()._constraints.get(name)
+            known = private.constraint_of(name)
             self._new[name] = leaf, msg["kwargs"].get("constraint", constraints.real) if known is None else known
 
     @property
@@ -273,11 +278,11 @@ class Found(Messenger):
     def parameters(self) -> Parameters:
         """Those that were known, as far as the programs still have them, and those that are new."""
         if self._known is None:
-            return Parameters(self._new, self._roots)
-        store = pyro.get_param_store()._params
+            return Parameters(self._new, self._roots, self._programs)
+        store = dict(pyro.get_param_store().named_parameters())
         sites = self._known.sites.items()
         kept = {name: site for name, site in sites if name in self._met or store.get(name) is site[0]}
-        return Parameters(kept | self._new, [*self._known.roots, *self._roots])
+        return Parameters(kept | self._new, [*self._known.roots, *self._roots], self._programs)
 
     def used(self, parameters: Parameters) -> set[str]:
         """Which of the parameters the programs asked for."""
@@ -329,9 +334,6 @@ def _module_function(function: Callable[..., nn.Module]) -> Iterator[None]:
         yield
     finally:
         pyro.module = original
-
-
-_NUMBERS = (bool, int, float)
 
 
 def unknown_parameter(name: str) -> ValueError:

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from pyro_hyperbolic.accelerate import private
+
 
 class Unvalidated(Messenger):
     """Distributions that were made with validation, outside of the step, do without it while this is open."""
@@ -20,17 +22,13 @@ class Unvalidated(Messenger):
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> Any:
-        for distribution in self._distributions:
-            distribution._validate_args = True
+        private.set_validation(self._distributions, True)
         return super().__exit__(*error)
 
     def _pyro_sample(self, msg: Any) -> None:
-        distribution = msg["fn"]
-        while distribution is not None:
-            if getattr(distribution, "__dict__", {}).get("_validate_args"):
-                distribution._validate_args = False
-                self._distributions.append(distribution)
-            distribution = getattr(distribution, "base_dist", None)
+        validated = private.validated_inside(msg["fn"])
+        private.set_validation(validated, False)
+        self._distributions += validated
 
 
 class OutOfPlaceRandom(TorchFunctionMode):
@@ -70,9 +68,8 @@ def _unrolled(network: Any, name: str) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         if isinstance(args[2], Tensor):
             return network(*args)  # packed sequences, of lengths that only the host knows
-        from torch._decomp import decompositions  # slow to import
-
-        return getattr(decompositions, name)(*args)
+        loop = private.unrolled(name)
+        return network(*args) if loop is None else loop(*args)
 
     return run
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.accelerate.private import mutates
+
 # Columns of a product that is thin, and products of numbers in one that is small.
 _FEW = 32
 _FEW_TERMS = 1 << 22
@@ -44,8 +46,8 @@ def order_by_depth(graph: torch.fx.GraphModule) -> None:
     last_draw = 0
     for node in graph.graph.nodes:
         depth = 1 + max((depths[other] for other in node.all_input_nodes), default=-1)
-        if isinstance(node.target, torch._ops.OpOverload):
-            if node.target._schema.is_mutable:
+        if hasattr(node.target, "tags"):
+            if mutates(node.target):
                 return  # what reads a tensor before it is changed must not come after
             if torch.Tag.nondeterministic_seeded in node.target.tags:
                 depth = last_draw = max(depth, last_draw + 1)

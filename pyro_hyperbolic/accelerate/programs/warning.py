@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 import warnings
 
 _BETWEEN = (__name__.partition(".")[0], "pyro", "torch")  # packages that call each other, below the user's line
@@ -10,7 +10,9 @@ _BETWEEN = (__name__.partition(".")[0], "pyro", "torch")  # packages that call e
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the innermost line that is neither of this package nor of Pyro or torch."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
-        frame, level = frame.f_back, level + 1
+    level = 2
+    for info in inspect.stack(0)[1:-1]:
+        if info.frame.f_globals.get("__name__", "").partition(".")[0] not in _BETWEEN:
+            break
+        level += 1
     warnings.warn(message, category, stacklevel=level)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
+from pyro_hyperbolic.accelerate.private import add_to_all, has_no_hooks, is_made
+
 BLOCK = 1024
 _ALIGNED = 16  # bytes; what the kernel assumes of every address
 _SPARE = 256  # tables of a shape that are kept for captures
@@ -38,9 +40,8 @@ class OneLaunch:
     @staticmethod
     def fits(optimiser: Optimizer) -> bool:
         """Whether the steps of an optimiser are ones that the kernel knows, on a device that it runs on."""
-        plain = type(optimiser) in (Adam, AdamW)
-        hooks = plain and (optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks)
-        if not plain or hooks or importlib.util.find_spec("triton") is None:
+        plain = is_made("one launch") and type(optimiser) in (Adam, AdamW)
+        if not plain or not has_no_hooks(optimiser) or importlib.util.find_spec("triton") is None:
             return False
         tensors = [t for group in optimiser.param_groups for t in group["params"]]
         usual = all(_is_usual(group) for group in optimiser.param_groups)
@@ -70,7 +71,7 @@ class OneLaunch:
             return False
         if not parts:
             return True
-        torch._foreach_add_([state["step"] for _, _, states in parts for state in states], 1.0)
+        add_to_all([state["step"] for _, _, states in parts for state in states], 1.0)
         for group, stepped, states in parts:
             self._launch(group, stepped, states)
         return True

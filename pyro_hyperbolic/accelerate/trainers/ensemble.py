@@ -128,7 +128,7 @@ class EnsembleSVI:
             losses = self._captured.replay(key, self._step, args, kwargs | {"shared": shared})
         else:
             losses = self._step(*args, shared=shared, **kwargs)
-            self._begun.add(key)
+            self._begun.add(self._key(args, kwargs, shared))
         self.steps += 1
         self._watch.see(losses.unsqueeze(0), self.steps)
         return losses
@@ -209,8 +209,7 @@ class EnsembleSVI:
         def weights(batch: list[Tensor], count: int) -> Tensor:
             def one(values: dict[str, Tensor], buffers: dict[str, Tensor], own: list[Tensor]) -> Tensor:
                 own_args, own_kwargs = rebuild(own)
-                with template.replaced(values, buffers):
-                    return log_weights(model, guide, own_args, own_kwargs, count)
+                return template.run(lambda: log_weights(model, guide, own_args, own_kwargs, count), values, buffers)[0]
 
             function = vmap(one, in_dims=(0, 0, None if shared else 1), randomness="different")
             with pyro.validation_enabled(False):
@@ -393,8 +392,9 @@ class EnsembleSVI:
 
         def loss(trained: dict[str, Tensor], fixed: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Any) -> Any:
             args, kwargs = rebuild(inputs)
-            with template.replaced(trained | fixed, buffers, self._changed) as run:
-                result = self.loss(model, guide, *args, **kwargs)
+            result, run = template.run(
+                lambda: self.loss(model, guide, *args, **kwargs), trained | fixed, buffers, self._changed
+            )
             used.update(run.used)
             return result, run.buffers
 
@@ -421,23 +421,8 @@ class EnsembleSVI:
 
     def _step(self, *args: Any, shared: bool, **kwargs: Any) -> Tensor:
         assert self._optimiser is not None
-        inputs, rebuild = split_tensors(args, kwargs)
-        values = self._values()
-        key = self._key(args, kwargs, shared)
-        if key not in self._functions:
-            if not shared:
-                check_members(inputs, len(self))
-            used: set[str] = set()
-            function = vmap(
-                grad_and_value(self._member_loss(rebuild, used), has_aux=True),
-                in_dims=(0, 0, 0, None if shared else 0),
-                randomness=self.randomness,
-            )
-            if self.compile:
-                with explained("compiled", "use compile=False"):
-                    function = compile_function(function, *values, self.buffers, inputs)
-            self._functions[key] = function, used, self._with_gradient(args, kwargs, shared)
-        function, used, graded = self._functions[key]
+        inputs, values = split_tensors(args, kwargs)[0], self._values()
+        function, used, graded = self._function(args, kwargs, shared)
         with pyro.validation_enabled(False):
             gradients, (losses, buffers) = function(*values, self.buffers, inputs)
         self._load_buffers(buffers)
@@ -451,6 +436,32 @@ class EnsembleSVI:
         if before is not None:
             self._rescale(before)
         return losses
+
+    def _function(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> Any:
+        """Losses and gradients of all members as a function; the parameters it uses, and those with a gradient."""
+        key = self._key(args, kwargs, shared)
+        if key in self._functions:
+            return self._functions[key]
+        inputs, rebuild = split_tensors(args, kwargs)
+        if not shared:
+            check_members(inputs, len(self))
+        used: set[str] = set()
+        function = vmap(
+            grad_and_value(self._member_loss(rebuild, used), has_aux=True),
+            in_dims=(0, 0, 0, None if shared else 0),
+            randomness=self.randomness,
+        )
+
+        def make() -> Any:
+            graded = self._with_gradient(args, kwargs, shared)
+            if not self.compile:
+                return function, used, graded
+            with explained("compiled", "use compile=False"):
+                return compile_function(function, *self._values(), self.buffers, inputs), used, graded
+
+        made = self._parts()[0].surroundings.ignore_written(make)
+        self._functions[self._key(args, kwargs, shared)] = made
+        return made
 
     def _with_gradient(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> set[str]:
         """The parameters that have a gradient: of the first member, by a run aside."""
@@ -467,7 +478,7 @@ class EnsembleSVI:
         return {name for name, gradient in zip(trained, gradients, strict=True) if gradient is not None}
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> Any:
-        return shared, signature(args, kwargs), self._parts()[0].mode()
+        return shared, signature(args, kwargs), self._parts()[0].surroundings.key()
 
     @torch.no_grad()
     def _rescale(self, before: list[Tensor]) -> None:

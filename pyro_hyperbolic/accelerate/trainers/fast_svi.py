@@ -59,9 +59,10 @@ class FastSVI:
     :param loss: ``Trace_ELBO``, ``TraceMeanField_ELBO``, ``RenyiELBO``, ``TraceEnum_ELBO`` or :class:`DReG_ELBO`; or a
         function ``(model, guide, *args, **kwargs)`` that returns a tensor.
     :param capture: capture the step in a CUDA graph; by default where the parameters are on a CUDA device. The programs
-        must have static structure. A step is captured per set of shapes and numbers among the arguments, the attributes
-        of modules and the options of the optimiser; a number that changes in every step is better made a tensor. What
-        the programs read from elsewhere (a global variable) is fixed at the capture.
+        must have static structure. A step is captured per set of shapes and values among the arguments, the attributes
+        of modules, the variables that the programs read and the options of the optimiser (see
+        :class:`~pyro_hyperbolic.accelerate.programs.surroundings.Surroundings`); a number that changes in every step is
+        better made a tensor. What the programs read from elsewhere (a file) is fixed at the capture.
     :param compile: compile loss and gradient (the traced programs, by torch's inductor), under the same conditions.
         Compiled steps draw random numbers of their own: losses and parameters then agree in distribution, not number by
         number.
@@ -200,7 +201,7 @@ class FastSVI:
         assert self._parameters is not None
         self._validate(1, args, kwargs)
         self._take_over_changes()
-        if not (self._optimiser.captured or self.compile):
+        if not self._is_kept:
             return self._ordinary_step(args, kwargs)
         key = self._key(args, kwargs)
         if key not in self._begun or not self._parameters.are_current():
@@ -268,22 +269,35 @@ class FastSVI:
                 stack.enter_context(Unvalidated())
             found = Found(self.model, self.guide, known=self._parameters, watch=self.compile)
             stack.enter_context(found)
-            loss = self.loss(self.model, self.guide, *args, **kwargs)
+            if self._parameters is not None and self._is_kept:
+                loss = self._parameters.surroundings.ignore_written(
+                    lambda: self.loss(self.model, self.guide, *args, **kwargs)
+                )
+            else:
+                loss = self.loss(self.model, self.guide, *args, **kwargs)
         if found.new or self._optimiser is None:
             self._set_up(found.parameters)
         assert self._parameters is not None
         assert self._optimiser is not None
-        if self.compile or self._optimiser.captured:
+        if self._is_kept:
             key = self._key(args, kwargs)
-            self._begun.add(key)
             if self.compile and key not in self._compiled:
+                changed = found.changed(self._parameters)
                 # What cannot be compiled is to be reported now.
-                self._compiled[key] = self._make_compiled(args, kwargs, found.changed(self._parameters))
+                made = self._parameters.surroundings.ignore_written(lambda: self._make_compiled(args, kwargs, changed))
+                key = self._key(args, kwargs)
+                self._compiled[key] = made
+            self._begun.add(key)
         self._optimiser.zero_grad()
         if loss.requires_grad:
             loss.backward()
         self._apply_gradients(found.used(self._parameters))
         return loss.detach()
+
+    @property
+    def _is_kept(self) -> bool:
+        """Whether steps are kept to be run again without the programs, as compiled code or in a graph."""
+        return self.compile or (self._optimiser is not None and self._optimiser.captured)
 
     def _fast_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """A step that can be captured: no parameter is new."""
@@ -393,8 +407,9 @@ class FastSVI:
             args, kwargs = rebuild(inputs)
             with torch.enable_grad():
                 leaves = {name: t.detach().requires_grad_(name in trained) for name, t in values.items()}
-                with parameters.replaced(leaves, buffers, changed) as run:
-                    loss = self.loss(self.model, self.guide, *args, **kwargs)
+                loss, run = parameters.run(
+                    lambda: self.loss(self.model, self.guide, *args, **kwargs), leaves, buffers, changed
+                )
                 wanted = [leaves[name] for name in trained]
                 # Unlike torch.func.grad it tells a gradient that is 0 from none.
                 found: Any = torch.autograd.grad(loss, wanted, allow_unused=True) if loss.requires_grad else ()
@@ -426,7 +441,7 @@ class FastSVI:
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert self._parameters is not None
-        return signature(args, kwargs), self._parameters.mode()
+        return signature(args, kwargs), self._parameters.surroundings.key()
 
     def _flush(self) -> None:
         if self._watch is not None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from pyro_hyperbolic.accelerate.trainers.rows import DenseRows, Rows, Stream, as_rows
 from pyro_hyperbolic.ops.checks import checked_integer
+from pyro_hyperbolic.ops.nested import flatten, unflatten
 
 _SEEDS = 1 << 64  # that torch's generators know
 
@@ -68,7 +68,7 @@ class Minibatches:
         num_blocks: int = 16,
         device: Any = None,
     ) -> None:
-        self._leaves, self._spec = pytree.tree_flatten(data)
+        self._leaves, self._spec = flatten(data)
         rows = [as_rows(leaf) for leaf in self._leaves]
         for leaf, r in zip(self._leaves, rows, strict=True):
             if r is None and not (leaf is None or isinstance(leaf, (Number, Tensor))):
@@ -181,7 +181,7 @@ class Minibatches:
         return take
 
     def _batch(self, rows: dict[int, Tensor]) -> Any:
-        return pytree.tree_unflatten([rows.get(i, leaf) for i, leaf in enumerate(self._leaves)], self._spec)
+        return unflatten([rows.get(i, leaf) for i, leaf in enumerate(self._leaves)], self._spec)
 
     def _common_size(self, members: int | None, own_data: bool) -> int:
         if own_data:

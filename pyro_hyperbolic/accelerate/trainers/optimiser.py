@@ -16,6 +16,7 @@ from pyro.params.param_store import module_from_param_with_module_name, normaliz
 from torch import Tensor
 from torch.optim import Optimizer
 
+from pyro_hyperbolic.accelerate import private
 from pyro_hyperbolic.accelerate.programs.warning import warn_user
 from pyro_hyperbolic.accelerate.trainers.adam import OneLaunch
 
@@ -185,17 +186,15 @@ class OneOptimiser:
             if isinstance(optim, PyroLRScheduler):
                 entry = optim.pt_scheduler_constructor(entry, **optim.kwargs)
             clip = _options(optim.pt_clip_args, self._names[key])
-            optim.grad_clip[tensor] = functools.partial(optim._clip_grad, **clip) if clip else None
-            state = None if self._stacked else optim._state_waiting_to_be_consumed.pop(self._names[key], None)
-            if state is not None:
-                _load(entry, state)
+            optim.grad_clip[tensor] = functools.partial(_clip_parameter, **clip) if clip else None
             if self._stacked:
                 # Pyro would save the state of a stack under the name None.
                 entry.state_dict = _refuse_state
-            optim.optim_objs[tensor] = entry
+                optim.optim_objs[tensor] = entry
+            else:
+                private.adopt_waiting_state(optim, self._names[key], tensor, _load, entry)
         self._own[key] = _optimiser_of(optim.optim_objs[tensor])
-        # It will not be called itself; torch's schedules warn where it was not.
-        self._own[key]._opt_called = True
+        private.count_as_stepped(self._own[key])
 
     def _unite(self) -> None:
         """Make the optimiser of all parameters, on the state of their own ones."""
@@ -351,6 +350,14 @@ def _as_kept(own: Any) -> None:
     for group in own.param_groups:
         if isinstance(group.get("lr"), Tensor):
             group["lr"] = float(group["lr"])
+
+
+def _clip_parameter(parameter: Tensor, clip_norm: float | None = None, clip_value: float | None = None) -> None:
+    """As Pyro clips the gradient of one parameter before it steps it."""
+    if clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_(parameter, clip_norm)
+    if clip_value is not None:
+        torch.nn.utils.clip_grad_value_(parameter, clip_value)
 
 
 def _clip(grad: Tensor, stacked: bool, clip_norm: float | None = None, clip_value: float | None = None) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from pyro_hyperbolic.ops.nested import flatten, unflatten
 
 
 class Transfer:
@@ -28,7 +29,7 @@ class Transfer:
         device = self._place()
         if device is None or device.type != "cuda":
             return batch
-        leaves, spec = pytree.tree_flatten(batch)
+        leaves, spec = flatten(batch)
         moved = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.device.type == "cpu"}
         if not moved:
             return batch
@@ -43,4 +44,4 @@ class Transfer:
         for tensor in moved.values():
             # Its memory was made on the stream of the copies, and must not go to another one before the step is done.
             tensor.record_stream(steps)
-        return pytree.tree_unflatten([moved.get(i, leaf) for i, leaf in enumerate(leaves)], spec)
+        return unflatten([moved.get(i, leaf) for i, leaf in enumerate(leaves)], spec)

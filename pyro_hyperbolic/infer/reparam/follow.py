@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+
+from pyro_hyperbolic.ops.nested import flatten
 
 
 class Follow(TorchFunctionMode):
@@ -51,4 +52,4 @@ class Follow(TorchFunctionMode):
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, Tensor)]

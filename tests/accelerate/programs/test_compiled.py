@@ -16,8 +16,8 @@ from torch._inductor.runtime.benchmarking import benchmarker
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from pyro_hyperbolic.accelerate import private
 from pyro_hyperbolic.accelerate.programs.rewrites import write_out_products
-from pyro_hyperbolic.accelerate.programs.timing import back_to_back
 from pyro_hyperbolic.infer import FastSVI
 from tests.accelerate.nets import STEPS, Net, adam, losses, trainer
 from tests.helpers import same
@@ -142,7 +142,7 @@ def test_kernels_are_timed_back_to_back():
     The least of several times, because other processes may use the device as well.
     """
     times = []
-    with back_to_back():
+    with private._back_to_back():
         for size in (1 << 10, 1 << 24):
             x = torch.ones(size, dtype=torch.float32, device="cuda")
             times.append(min(benchmarker.benchmark_gpu(lambda x=x: x.add_(1.0), rep=40) for _ in range(10)))

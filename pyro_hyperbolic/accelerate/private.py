@@ -1,0 +1,399 @@
+"""The door of compiled code and of the trainers to private names of torch and Pyro, each beside a public way.
+
+As in :mod:`pyro_hyperbolic.private`, whose ``switched_off`` holds here too: without private names all works as before,
+but for what a function says here, and slower. ``accelerate/fast_nuts.py``, which is a subclass of Pyro's ``NUTS``, is
+the only other file that uses what Pyro keeps to itself.
+
+Below are also changes of what torch's compiler does while it compiles our graphs, under :data:`CHANGES`. Each can be
+left out by :func:`left_out`, by which ``benchmarks/changes.py`` measures what it is worth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyro
+import torch
+from pyro.infer import ELBO
+from pyro.infer.enum import get_importance_trace
+from torch import Tensor
+from torch.optim import Optimizer
+
+from pyro_hyperbolic.private import is_on
+
+CHANGES = {
+    "loop order": "joined loops wait for sums in place (CPU); without it gradients of indexing are wrong in torch 2.13",
+    "kernel timing": "kernels among which the compiler chooses are timed back to back",
+    "trace order": "operations are moved to where their inputs are known",
+    "small products": "small float64 products are written as sums of products",
+    "tuning": "matrix products are tuned, and small kernels are launched together",
+    "one launch": "Adam steps all parameters in one launch",
+}
+_left_out: frozenset[str] = frozenset()
+
+
+@contextlib.contextmanager
+def left_out(*names: str) -> Iterator[None]:
+    """Do without some of :data:`CHANGES` while this is open."""
+    global _left_out
+    unknown = set(names) - CHANGES.keys()
+    if unknown:
+        raise ValueError(f"names must be among {sorted(CHANGES)}, got {sorted(unknown)}.")
+    before, _left_out = _left_out, frozenset(names)
+    try:
+        yield
+    finally:
+        _left_out = before
+
+
+def is_made(name: str) -> bool:
+    """Whether one of :data:`CHANGES` is made now."""
+    return name not in _left_out
+
+
+# The compiler.
+
+
+def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> torch.fx.GraphModule:
+    """The operations of a function of tensors.
+
+    With tensors that have no values nothing is computed, but those that the function holds itself must be allowed by
+    a private option. Else it is run on the tensors themselves.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx  # half a second, which only those who compile should pay
+
+    if is_on() and "_allow_non_fake_inputs" in inspect.signature(make_fx).parameters:
+        return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        return make_fx(function)(*leaves)
+
+
+def compile_graph(
+    graph: torch.fx.GraphModule, leaves: Sequence[Any], options: dict[str, Any]
+) -> tuple[Callable[..., Any], Any]:
+    """A graph as compiled code, for inputs like these, and its first result.
+
+    Not by ``torch.compile``, the public way: dynamo, which reads Python, would trace what has been traced, and look at
+    every input before every call, which takes as long as all else that is done outside of the kernels.
+
+    :param options: of the compiler; those that the installed one does not have are left out.
+    """
+    compiled: Any
+    try:
+        if not is_on():
+            raise ImportError("private names are switched off")
+        from torch._guards import TracingContext, tracing
+        from torch._inductor import compile_fx, config  # slow to import
+        from torch._subclasses import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    except ImportError:
+        compiled = torch.compile(graph, dynamic=False)
+        return compiled, compiled(*leaves)
+    known = {name: value for name, value in options.items() if hasattr(config, name)}
+    with warnings.catch_warnings(), _quiet(), _back_to_back(), _kept_order():
+        # Advice of the compiler: whether products may be less exact is for the user to say.
+        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
+        # Of the compiler to its own authors, while it tunes.
+        warnings.filterwarnings("ignore", message="TypedStorage is deprecated", category=UserWarning)
+        # Of one part of torch to another.
+        warnings.filterwarnings("ignore", message="`torch._prims_common.check`", category=FutureWarning)
+        # Without an environment of shapes, though all are numbers here, the compiler keeps nothing on disk.
+        with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
+            compiled = compile_fx.compile_fx(graph, list(leaves), config_patches=known, ignore_shape_env=True)
+        return compiled, compiled(*leaves)
+
+
+def compiler_failures() -> tuple[type[Exception], ...]:
+    """What the compiler raises where it fails, not the program; without the private name what both may raise."""
+    if is_on():
+        with contextlib.suppress(ImportError):
+            from torch._dynamo.exc import BackendCompilerFailed
+
+            return (BackendCompilerFailed,)
+    return (RuntimeError,)
+
+
+def compiler_state() -> Any:
+    """What compiled code depends on beside its graph: the compiler, its settings, and our changes of it."""
+    if is_on():
+        with contextlib.suppress(ImportError, AttributeError):
+            from torch._inductor import compile_fx, config
+
+            return compile_fx.compile_fx, config.get_hash(), _left_out
+    return _left_out
+
+
+def mutates(operation: Any) -> bool:
+    """Whether an operation of a graph changes one of its inputs: by its schema, or else by its name."""
+    schema = getattr(operation, "_schema", None) if is_on() else None
+    if schema is not None:
+        return bool(schema.is_mutable)
+    name, _, overload = str(operation).removeprefix("aten.").partition(".")
+    return name.endswith("_") or overload == "out"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the compiler says of kernels that it tried and could not use."""
+    log = logging.getLogger("torch._inductor.select_algorithm")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _forget_threads() -> None:
+    """Of the compiler, in a process that was forked (as those of several chains are) and so has none of them."""
+    if "torch._inductor.async_compile" in sys.modules:
+        with contextlib.suppress(ImportError, AttributeError):
+            from torch._inductor.async_compile import AsyncCompile
+
+            AsyncCompile.pool.cache_clear()  # which would wait for them for ever
+
+
+if hasattr(os, "register_at_fork"):  # which Windows does not have
+    os.register_at_fork(after_in_child=_forget_threads)
+
+
+@contextlib.contextmanager
+def _kept_order() -> Iterator[None]:
+    """Let a loop that the compiler rewrites, to join it with others on a CPU, go on waiting for what it waited for.
+
+    Torch finds this anew from what the rewritten loop reads, and so forgets sums that are made in place: a loop may
+    read them before they are complete. The gradients of indexing and of pooling are such sums, and were wrong without
+    a word (torch 2.13, https://github.com/pytorch/pytorch/issues/185509). What is compiled like this is kept on disk
+    under keys of its own.
+    """
+    try:
+        from torch._inductor.dependencies import StarDep, WeakDep
+        from torch._inductor.scheduler import SchedulerNode  # slow to import
+    except ImportError:
+        yield
+        return
+    node_type: Any = SchedulerNode
+    if not is_made("loop order") or not hasattr(node_type, "recompute_size_and_body"):
+        yield
+        return
+    rewrite = node_type.recompute_size_and_body
+
+    def remember(node: Any, *args: Any, **kwargs: Any) -> None:
+        first_names = node.scheduler.mutation_real_name  # a tensor has another name after every change in place
+        names, ordered = {}, []
+        for read in node.read_writes.reads:
+            if isinstance(read, StarDep | WeakDep):
+                ordered.append(read)  # to be waited for, though the loop does not read it by an index
+            else:
+                names[first_names.get(read.name, read.name)] = read.name
+        rewrite(node, *args, **kwargs)
+        reads_writes = node.read_writes
+        for read in ordered:
+            reads_writes = reads_writes.with_read(read)
+        node.set_read_writes(reads_writes.rename(names))
+
+    keys: Any = torch.compiler.config
+    node_type.recompute_size_and_body = remember
+    try:
+        with keys.patch(cache_key_tag=f"{keys.cache_key_tag} in order"):
+            yield
+    finally:
+        node_type.recompute_size_and_body = rewrite
+
+
+_CALLS = 20  # at most, in a row
+_ROW = 1.0  # milliseconds that a row is to last
+_AHEAD = 4_000_000  # cycles of the device, about two milliseconds, in which the host can queue a row
+_ROWS = 3
+
+
+@contextlib.contextmanager
+def _back_to_back() -> Iterator[None]:
+    """Let kernels be timed as a captured step runs them: one after another, with what they read in the cache.
+
+    The compiler empties the cache before every launch, and counts what the host needs for one. Of kernels that take a
+    few microseconds this says little about which is the fastest.
+    """
+    try:
+        from torch._inductor.runtime.benchmarking import benchmarker  # slow to import
+    except ImportError:
+        yield
+        return
+    possible = torch.cuda.is_available() and hasattr(benchmarker, "benchmark_gpu") and hasattr(torch.cuda, "_sleep")
+    if not is_made("kernel timing") or not possible:
+        yield
+        return
+    vars(benchmarker)["benchmark_gpu"] = _milliseconds  # hides the method of the class
+    try:
+        yield
+    finally:
+        del vars(benchmarker)["benchmark_gpu"]
+
+
+def _milliseconds(call: Callable[[], Any], *_: Any, **__: Any) -> float:
+    """Of one call in a row of them; the least of a few rows."""
+    try:
+        call()
+    except RuntimeError as error:
+        if "invalid configuration" in str(error).lower():
+            return float("inf")  # such a kernel is left out
+        raise
+    count = max(1, min(_CALLS, int(_ROW / max(_row(call, 1)[0], 1e-3))))
+    while count > 1 and not _row(call, count)[1]:
+        count //= 2
+    return min(_row(call, count)[0] for _ in range(_ROWS)) / count
+
+
+def _row(call: Callable[[], Any], count: int) -> tuple[float, bool]:
+    """Milliseconds of some calls, and whether the host was ahead of the device all along."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    torch.cuda._sleep(_AHEAD)
+    start.record()
+    for _ in range(count):
+        call()
+    end.record()
+    is_ahead = not start.query()
+    end.synchronize()
+    return float(start.elapsed_time(end)), is_ahead
+
+
+# Programs.
+
+# Operations that draw noise which depends on their parameters. torch.distributions calls them by these names.
+DRAWN_BY_PARAMETERS = frozenset({"_standard_gamma", "_sample_dirichlet"})
+
+
+def traces(loss: ELBO, model: Any, guide: Any, args: Any, kwargs: Any) -> list[tuple[Any, Any]]:
+    """The traces of model and guide that one of Pyro's losses is made of, one pair for each particle or for all.
+
+    Pyro keeps the function for itself. Without it the loss must be one that does not enumerate.
+    """
+    if is_on() and hasattr(loss, "_get_traces"):
+        return list(loss._get_traces(model, guide, args, kwargs))
+    count, nesting = loss.num_particles, loss.max_plate_nesting
+    if loss.vectorize_particles and count > 1:
+        if nesting == float("inf"):
+            raise ValueError("give the loss max_plate_nesting, 1 if the plate of the data is the only one.")
+        programs = [pyro.plate("num_particles_vectorized", count, dim=-nesting)(f) for f in (model, guide)]
+        return [get_importance_trace("flat", nesting, *programs, args, kwargs)]
+    return [get_importance_trace("flat", nesting, model, guide, args, kwargs) for _ in range(count)]
+
+
+def can_enumerate() -> bool:
+    """Whether :func:`model_factors` is there."""
+    if not is_on():
+        return False
+    try:
+        from pyro.infer.traceenum_elbo import _compute_model_factors  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def model_factors(model_trace: Any, guide_trace: Any) -> Any:
+    """Which factor belongs to which enumerated site is known to this function alone, which has no public name."""
+    from pyro.infer.traceenum_elbo import _compute_model_factors
+
+    return _compute_model_factors(model_trace, guide_trace)
+
+
+def names_of_dims(packed: Any) -> str:
+    """The names of the dimensions of a packed tensor of Pyro; only where :func:`can_enumerate`."""
+    return packed._pyro_dims
+
+
+def with_names_of_dims(tensor: Tensor, names: str) -> Any:
+    """A tensor as a packed one."""
+    packed: Any = tensor
+    packed._pyro_dims = names
+    return packed
+
+
+def validated_inside(distribution: Any) -> list[Any]:
+    """Of a distribution and those inside of it the ones that validate; by public names none can be asked."""
+    found = []
+    while distribution is not None:
+        if is_on() and getattr(distribution, "__dict__", {}).get("_validate_args"):
+            found.append(distribution)
+        distribution = getattr(distribution, "base_dist", None)
+    return found
+
+
+def set_validation(distributions: Iterable[Any], value: bool) -> None:
+    """Let distributions that have been made validate, or not."""
+    for distribution in distributions:
+        distribution._validate_args = value
+
+
+def unrolled(name: str) -> Callable[..., Any] | None:
+    """A recurrent network as a loop, which ``vmap`` can read; ``None`` where torch does not tell it."""
+    if not is_on():
+        return None
+    try:
+        from torch._decomp import decompositions  # slow to import
+    except ImportError:
+        return None
+    return getattr(decompositions, name, None)
+
+
+# Parameters and optimisers.
+
+
+def as_parameter(value: Tensor) -> None:
+    """Let a tensor count as an ``nn.Parameter``: a PyroModule calls ``pyro.param`` for nothing else.
+
+    Without it a program does not say that it uses the parameter; its gradient does.
+    """
+    if is_on():
+        value._is_param = True
+
+
+def constraint_of(name: str) -> Any:
+    """The constraint that Pyro's store has for a parameter; ``None`` where it cannot be asked."""
+    store = pyro.get_param_store()
+    return getattr(store, "_constraints", {}).get(name) if is_on() else None
+
+
+def add_to_all(tensors: list[Tensor], number: float) -> None:
+    """Add to tensors in place, in one launch."""
+    if is_on() and hasattr(torch, "_foreach_add_"):
+        torch._foreach_add_(tensors, number)
+        return
+    for tensor in tensors:
+        tensor.add_(number)
+
+
+def has_no_hooks(optimiser: Optimizer) -> bool:
+    """Whether nothing is called before and after the steps of an optimiser; ``False`` where it cannot be asked."""
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    return is_on() and all(getattr(optimiser, name, True) == {} for name in names)
+
+
+def adopt_waiting_state(optim: Any, name: str, tensor: Tensor, load: Callable[[Any, Any], None], entry: Any) -> None:
+    """Give the new optimiser of a parameter the state that a ``PyroOptim`` was loaded with before there was any.
+
+    It waits under a private name. The public way to it is a step of Pyro, which does nothing without a gradient.
+    """
+    if is_on() and hasattr(optim, "_state_waiting_to_be_consumed"):
+        state = optim._state_waiting_to_be_consumed.pop(name, None)
+        if state is not None:
+            load(entry, state)
+        optim.optim_objs[tensor] = entry
+        return
+    gradient, tensor.grad = tensor.grad, None
+    optim([tensor])
+    tensor.grad = gradient
+
+
+def count_as_stepped(optimiser: Any) -> None:
+    """Say that an optimiser has been called, which is not called itself: torch's schedules warn where it was not."""
+    if is_on():
+        optimiser._opt_called = True

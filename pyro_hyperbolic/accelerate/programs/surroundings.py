@@ -1,0 +1,277 @@
+"""What programs read beside their arguments: attributes of modules, variables of functions, and what is in these."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import operator
+import sys
+import types
+import weakref
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# By value, and by type: 1, 1.0 and True are equal, and programs that hold them need not be.
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range)
+# Objects of these are taken by identity, and of their functions no global variable is read.
+_LIBRARIES = frozenset({"torch", "pyro", "numpy", *sys.stdlib_module_names}) - {"__main__"}
+_OURS = frozenset({__name__.partition(".")[0]})
+# Larger containers, and what lies deeper, are taken by identity.
+_LARGEST, _DEEPEST = 256, 8
+_OF_MODULES = frozenset(vars(nn.Module()))  # attributes that every module has
+
+Place = tuple[int, Any]  # a table or a cell, and a name in it
+
+
+class Surroundings:
+    """What programs can read from Python, and a key that changes where any of it does.
+
+    A captured or compiled step holds what the programs read when they ran: the branch of ``self.kind == "wide"`` and
+    the number that ``self.scale`` was. Its key therefore holds
+
+    - the attributes of the modules, and of other objects of the user's that are met there, and their classes';
+    - the variables of an enclosing function that the programs use, the defaults of their arguments, and the global
+      variables that they, their methods and the functions called from there use by name;
+    - what lists, tuples, sets and dictionaries among these contain.
+
+    Numbers, strings, ``None``, dtypes and members of an ``Enum`` count by value. All else (a tensor, an array, an
+    object of torch or Pyro, a container of more than 256 entries) counts by identity: another object is seen, a change
+    inside of it is not. What is written into a tensor in place needs no key, for steps read the tensor.
+
+    As long as nothing has changed, which is found without a loop in Python, the last key is returned.
+
+    :param roots: the programs and their modules.
+    """
+
+    def __init__(self, roots: Iterable[Any]) -> None:
+        self._roots = list(roots)
+        self._written: set[Place] = set()
+        self._last: _Walk | None = None
+
+    def key(self) -> Any:
+        """It can be compared and hashed."""
+        if self._last is None or not self._last.is_current():
+            self._last = _Walk(self._roots, self._written)
+        return self._last.key
+
+    def ignore_written(self, run: Callable[[], Any]) -> Any:
+        """Run the programs, and leave out of the key what they write themselves, be it a tensor or a container.
+
+        They keep it to be looked at (a loss, the plates of an automatic guide), and it is another one after every run.
+        A number that they count up is part of the key: it decides what the next run does.
+        """
+        before = _Walk(self._roots, set()).parts
+        result = run()
+        after = _Walk(self._roots, set()).parts
+        written = {place for place, part in after.items() if before.get(place) != part}
+        if not written <= self._written:
+            self._written |= written
+            self._last = None
+        return result
+
+
+class _Walk:
+    """All that can be reached from some roots, as it is now.
+
+    :ivar key: of its values.
+    :ivar parts: of the key, by place; of what is no plain value, and has no places of its own.
+    """
+
+    def __init__(self, roots: list[Any], written: set[Place]) -> None:
+        self.parts: dict[Place, Any] = {}
+        self._written = written
+        self._met: dict[int, Any] = {}  # holds what it has met, so that no other object takes the number
+        self._tables: list[dict[Any, Any]] = []
+        self._lists: list[list[Any]] = []
+        self._sets: list[set[Any]] = []
+        self._cells: list[Any] = []
+        # Names in objects that have more of them than are of interest: global variables and attributes of classes.
+        self._owners: list[Any] = []
+        self._names: list[str] = []
+        self.key = _Key(tuple([self._part(root, 0) for root in roots]))
+        self._sized = [*self._tables, *self._lists, *self._sets]
+        self._sizes = [*map(len, self._sized)]
+        self._tables, self._sets = [*filter(len, self._tables)], [*filter(len, self._sets)]
+        self._contents_of_sets = [*map(frozenset, self._sets)]
+        self._values = [*self._present_values()]
+
+    def is_current(self) -> bool:
+        """Whether a walk would find the same objects; a key may be the same also where it would not."""
+        return (
+            [*map(len, self._sized)] == self._sizes
+            and all(map(operator.is_, self._present_values(), self._values))
+            and all(map(operator.eq, self._sets, self._contents_of_sets))
+        )
+
+    def _present_values(self) -> Iterator[Any]:
+        return chain(
+            chain.from_iterable(self._tables),
+            chain.from_iterable(map(dict.values, self._tables)),
+            chain.from_iterable(self._lists),
+            map(_content, self._cells),
+            map(_named, self._owners, self._names),
+        )
+
+    def _part(self, value: Any, depth: int) -> Any:
+        """What a value adds to the key."""
+        kind = type(value)
+        if kind in PLAIN:
+            return kind, value
+        if isinstance(value, enum.Enum):
+            return _Same(value)
+        if isinstance(value, tuple) and (kind is tuple or hasattr(value, "_fields")):
+            return kind, tuple([self._part(x, depth + 1) for x in value])
+        if id(value) in self._met or depth > _DEEPEST:
+            return _Same(value)
+        self._met[id(value)] = value
+        if kind in (dict, OrderedDict, defaultdict, list, set, frozenset):
+            return kind, (self._contents(value, depth) if len(value) <= _LARGEST else (_Same(value), len(value)))
+        if isinstance(value, functools.partial):
+            return kind, tuple([self._part(x, depth + 1) for x in (value.func, value.args, value.keywords)])
+        if isinstance(value, types.MethodType):
+            return kind, self._part(value.__self__, depth + 1), self._part(value.__func__, depth + 1)
+        if isinstance(value, types.FunctionType):
+            return self._of_function(value, depth)
+        if _has_own_attributes(value):
+            return _Same(value), self._of_attributes(vars(value), depth), self._of_class(kind, depth)
+        return _Same(value)
+
+    def _contents(self, container: Any, depth: int) -> Any:
+        if isinstance(container, dict):
+            self._tables.append(container)
+            return tuple([(_hashable(name), self._part(value, depth + 1)) for name, value in container.items()])
+        if isinstance(container, list):
+            self._lists.append(container)
+            return tuple([self._part(value, depth + 1) for value in container])
+        if isinstance(container, set):
+            self._sets.append(container)
+        return frozenset(container)
+
+    def _of_attributes(self, table: dict[str, Any], depth: int) -> Any:
+        self._tables.append(table)
+        parts = []
+        for name, value in table.items():
+            if name in _OF_MODULES:
+                parts.append((name, self._part(value, depth + 1)))
+            else:
+                parts.append((name, self._at((id(table), name), value, depth)))
+        return tuple(parts)
+
+    def _at(self, place: Place, value: Any, depth: int) -> Any:
+        """The part of what a place holds, unless the programs write it."""
+        if type(value) in PLAIN:
+            return type(value), value
+        if place in self._written:
+            return "written"
+        part = self._part(value, depth + 1)
+        is_inner = isinstance(value, (types.FunctionType, types.MethodType)) or _has_own_attributes(value)
+        self.parts[place] = _Same(value) if is_inner else part
+        return part
+
+    def _of_function(self, function: types.FunctionType, depth: int) -> Any:
+        cells = function.__closure__ or ()
+        self._cells.extend(cells)
+        inside = [self._at((id(cell), None), _content(cell), depth) for cell in cells]
+        defaults = self._part((function.__defaults__, function.__kwdefaults__), depth + 1)
+        return _Same(function), tuple(inside), defaults, self._of_globals(function, depth)
+
+    def _of_globals(self, function: types.FunctionType, depth: int) -> Any:
+        table, parts = function.__globals__, []
+        for name in () if _package(function) in _LIBRARIES | _OURS else _names_read_by(function):
+            value = table.get(name)
+            if name in table and not isinstance(value, (types.ModuleType, type)):
+                self._owners.append(table)
+                self._names.append(name)
+                parts.append((name, self._at((id(table), name), value, depth)))
+        return tuple(parts)
+
+    def _of_class(self, kind: type, depth: int) -> Any:
+        """What its methods read, and the plain values among its attributes."""
+        parts = []
+        for owner in kind.__mro__:
+            for name, value in () if _package(owner) in _LIBRARIES | _OURS else vars(owner).items():
+                function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+                if isinstance(function, types.FunctionType):
+                    parts.append((name, self._part(function, depth + 1)))
+                elif not name.startswith("__") and type(value) in PLAIN:
+                    self._owners.append(owner)
+                    self._names.append(name)
+                    parts.append((name, (type(value), value)))
+        return tuple(parts)
+
+
+class _Key:
+    """A key whose hash is known: it is large, and mostly compared with itself."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, parts: Any) -> None:
+        self._parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Key) and self._parts == other._parts)
+
+
+class _Same:
+    """An object that is equal to itself alone."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._value is other._value
+
+
+_READ: weakref.WeakKeyDictionary[types.FunctionType, tuple[str, ...]] = weakref.WeakKeyDictionary()
+
+
+def _names_read_by(function: types.FunctionType) -> tuple[str, ...]:
+    """The global variables of a function, in which those of functions inside of it are not."""
+    if function not in _READ:
+        try:
+            _READ[function] = tuple(inspect.getclosurevars(function).globals)
+        except (TypeError, ValueError):  # a cell that is empty as yet
+            return ()
+    return _READ[function]
+
+
+def _has_own_attributes(value: Any) -> bool:
+    if isinstance(value, nn.Module):
+        return True
+    if isinstance(value, (type, types.ModuleType, Tensor)) or _package(type(value)) in _LIBRARIES:
+        return False
+    table = getattr(value, "__dict__", None)
+    return type(table) is dict and len(table) <= _LARGEST
+
+
+def _package(value: Any) -> str:
+    return (getattr(value, "__module__", None) or "").partition(".")[0]
+
+
+def _named(owner: Any, name: str) -> Any:
+    return owner.get(name) if isinstance(owner, dict) else getattr(owner, name, None)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None
+
+
+def _hashable(name: Any) -> Any:
+    return name if type(name) in PLAIN else _Same(name)
