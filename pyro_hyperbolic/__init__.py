@@ -3,7 +3,7 @@
 import importlib
 from types import ModuleType
 
-from pyro_hyperbolic import distributions, infer, models, nn
+from pyro_hyperbolic import distributions, geometry, infer, models, nn
 from pyro_hyperbolic._version import __version__
 from pyro_hyperbolic.geometry import Euclidean, Lorentz, PoincareBall, Product, Sphere, Stereographic
 
@@ -18,10 +18,14 @@ __all__ = [
     "Sphere",
     "Stereographic",
     "__version__",
+    "analysis",
+    "datasets",
     "distributions",
+    "geometry",
     "infer",
     "models",
     "nn",
+    "plotting",
 ]
 
 

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from pyro_hyperbolic.distributions import ExpMapTransform
-from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
+from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.programs.match import manifold_of
 
@@ -84,7 +84,7 @@ class Draws:
         value = site["value"].view_as(site["value"])
         self._replace(site, value, value)
         distribution = base_distribution(site["fn"])
-        if isinstance(distribution, ManifoldNormal) and distribution.drew(site["value"]):
+        if isinstance(distribution, ManifoldDistribution) and distribution.drew(site["value"]):
             self._motions[site["name"]] = distribution.draw_motion()
             self._variables.append((self._motions[site["name"]][1], site["fn"].event_dim))
         self._variables.append((value, site["fn"].event_dim))
