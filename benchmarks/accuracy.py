@@ -34,12 +34,12 @@ from benchmarks.exact import Array
 from benchmarks.results import output_file
 from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.commands import Parser, command, folder, positive
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.geometry import Manifold, ScaledManifold
 
 DIM, SAMPLES, MOVES = 3, 200, 4
 DISTANCES = (2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 DTYPES = (torch.float32, torch.float64)
-CHARTS: dict[str, tuple[type[Manifold], Any]] = {
+CHARTS: dict[str, tuple[type[ScaledManifold], Any]] = {
     "ball": (PoincareBall, exact.Ball),
     "hyperboloid": (Lorentz, exact.Hyperboloid),
 }

@@ -11,7 +11,7 @@ from pyro.optim import Adam
 
 from benchmarks.timing import Ratio, Settings, compare
 from pyro_hyperbolic import Lorentz, PoincareBall
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.geometry import ScaledManifold
 from pyro_hyperbolic.models import DISTRIBUTIONS, HyperbolicVAE
 
 # The paper's MNIST model: batch, width, latent dimension and curvature.
@@ -25,7 +25,7 @@ def charts(settings: Settings) -> Iterator[Ratio]:
         yield compare(f"training step Lorentz / PoincareBall, {distribution}", hyperboloid, ball, STEP_BOUND, settings)
 
 
-def _step(chart: type[Manifold], distribution: str, settings: Settings) -> Callable[[], object]:
+def _step(chart: type[ScaledManifold], distribution: str, settings: Settings) -> Callable[[], object]:
     """One step of SVI as users take it, on its own model; the two models share nothing but their names."""
     batch, hidden = (8, 16) if settings.tiny else (BATCH, HIDDEN)
     pyro.set_rng_seed(0)

@@ -12,7 +12,7 @@ from pyro.infer import SVI, Trace_ELBO
 
 from benchmarks.results import require
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.geometry import dimension
+from pyro_hyperbolic.geometry import signature_dim
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, log_marginal_likelihood
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
 
@@ -164,7 +164,7 @@ def _vae(row: Row, device: str, tiny: bool) -> Any:
     hidden = 8 if tiny else 600
     if row.distribution == "euclidean":
         return EuclideanVAE(row.dim, (28, 28), hidden_dim=hidden).to(device)
-    manifold, dim = (row.space, dimension(row.space)) if row.space else (PoincareBall(0.2), row.dim)
+    manifold, dim = (row.space, signature_dim(row.space)) if row.space else (PoincareBall(0.2), row.dim)
     return HyperbolicVAE(
         manifold, dim, (28, 28), hidden_dim=hidden, prior=row.distribution, posterior=row.distribution
     ).to(device)

@@ -18,7 +18,7 @@ import pyro_hyperbolic.distributions as hdist
 from benchmarks.distributions import step_of
 from benchmarks.timing import Ratio, Settings, compare
 from benchmarks.training import svi_step
-from pyro_hyperbolic.geometry import Manifold, Product, space
+from pyro_hyperbolic.geometry import Manifold, Product, from_signature
 from pyro_hyperbolic.models import EuclideanVAE
 
 SIGNATURES = ["h2,s2,e2", "p2,p2,p2"]
@@ -31,7 +31,7 @@ Step = Callable[[], object]
 def spaces(settings: Settings) -> Iterator[Ratio]:
     batch, planes = (8, 5) if settings.tiny else (12_800, 60)
     for signature in SIGNATURES[: 1 if settings.tiny else None]:
-        product = space(signature)
+        product = from_signature(signature)
         assert isinstance(product, Product)
         kinds: list[tuple[str, Callable[[Manifold, int], Step]]] = [
             ("WrappedNormal", partial(_distribution, distribution=hdist.WrappedNormal, batch=batch)),

@@ -37,9 +37,9 @@ SHOWN = 10  # images with their reconstructions
 
 def build_model(args: argparse.Namespace) -> HyperbolicVAE:
     """The auto-encoder; ``.model`` and ``.guide`` are its Pyro programs."""
-    width, dim = args.channels, geometry.dimension(args.space)
+    width, dim = args.channels, geometry.signature_dim(args.space)
     # One module, which the decoder and the model share.
-    space = ManifoldModule(geometry.space(args.space, c=args.curvature, k=-args.curvature))
+    space = ManifoldModule(geometry.from_signature(args.space, c=args.curvature, k=-args.curvature))
     trunk = nn.Sequential(
         nn.Conv2d(1, width, 4, stride=2, padding=1),  # to 14 x 14
         nn.ReLU(),

@@ -84,7 +84,7 @@ class Program:
         return z
 
     def guide(self) -> Tensor:
-        loc = pyro.param("loc", self.origin.clone(), constraint=hdist.constraints.on_manifold(self.manifold))
+        loc = pyro.param("loc", self.origin.clone(), constraint=hdist.constraints.on(self.manifold))
         scale_tril = pyro.param("scale_tril", torch.eye(2), constraint=dist.constraints.lower_cholesky)
         return pyro.sample("z", hdist.WrappedNormal(loc, manifold=self.manifold, scale_tril=scale_tril))
 

@@ -54,14 +54,14 @@ COLOURS = {"euclidean": "#ffa90e", "hyperbolic": "#3f90da"}
 def build_model(name: str, graph: datasets.Graph, edges: Tensor, args: argparse.Namespace) -> VGAE:
     """One of the two auto-encoders; ``.model`` and ``.guide`` are its Pyro programs."""
     options = {
-        "latent_dim": geometry.dimension(args.space),
+        "latent_dim": geometry.signature_dim(args.space),
         "hidden_dim": args.hidden_dim,
         "prior_scale": args.prior_scale,
         "posterior_scale": args.posterior_scale,
     }
     if name == "euclidean":
         return EuclideanVGAE(graph.num_nodes, edges, **options)
-    space = geometry.space(args.space, c=args.curvature, k=-args.curvature)
+    space = geometry.from_signature(args.space, c=args.curvature, k=-args.curvature)
     return HyperbolicVGAE(space, graph.num_nodes, edges, prior=args.prior, posterior=args.posterior, **options)
 
 

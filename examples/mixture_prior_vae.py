@@ -48,7 +48,7 @@ from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer import FastSVI, Minibatches, log_marginal_likelihood
 from pyro_hyperbolic.models import HyperbolicLatent, HyperbolicVAE
-from pyro_hyperbolic.nn import ManifoldModule
+from pyro_hyperbolic.nn import ManifoldModule, exp0
 
 LOSSES = {"single": Trace_ELBO(), "mixture": TraceEnum_ELBO(max_plate_nesting=1)}
 MODELS = tuple(LOSSES)
@@ -79,7 +79,7 @@ class MixtureLatent(HyperbolicLatent):
     def component(self, k: Tensor | slice = slice(None)) -> WrappedNormal:
         """The distribution of a latent given its component; of each component by default."""
         manifold = self.manifold()
-        return WrappedNormal(manifold.exp0(self.centres)[k], self.log_scales.exp()[k], manifold)
+        return WrappedNormal(exp0(manifold, self.centres)[k], self.log_scales.exp()[k], manifold)
 
     def prior(self) -> Any:
         """The distribution of a latent whatever its component."""
@@ -106,7 +106,8 @@ class MixtureVAE(HyperbolicVAE):
 
 def build_model(name: str, args: argparse.Namespace) -> HyperbolicVAE:
     """One of the two auto-encoders; ``.model`` and ``.guide`` are its Pyro programs."""
-    space, dim = geometry.space(args.space, c=args.curvature, k=-args.curvature), geometry.dimension(args.space)
+    space = geometry.from_signature(args.space, c=args.curvature, k=-args.curvature)
+    dim = geometry.signature_dim(args.space)
     if name == "mixture":
         return MixtureVAE(space, dim, args.components, args.hidden_dim)
     return HyperbolicVAE(space, dim, (28, 28), args.hidden_dim)

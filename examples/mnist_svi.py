@@ -65,11 +65,11 @@ def build_model(args: argparse.Namespace) -> VAE:
     """The auto-encoder that the options describe."""
     learn = args.curvature == "learn"
     c = 1.0 if learn else args.curvature
-    space = geometry.space(args.space, c=c, k=-c)
+    space = geometry.from_signature(args.space, c=c, k=-c)
     names = ("hidden_dim", "prior", "posterior", "prior_scale", "posterior_scale")
     options = {name: getattr(args, name) for name in names}
     options["decoder"] = args.decoder or ("gyroplane" if space.curvatures else "mlp")
-    return VAE(ManifoldModule(space, learnable=learn), geometry.dimension(args.space), (28, 28), **options)
+    return VAE(ManifoldModule(space, learnable=learn), geometry.signature_dim(args.space), (28, 28), **options)
 
 
 def build_loss(args: argparse.Namespace) -> Any:

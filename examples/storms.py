@@ -47,7 +47,7 @@ from pyro_hyperbolic.accelerate.checkpoint import save_json
 from pyro_hyperbolic.commands import Parser, at_least, command, positive, record
 from pyro_hyperbolic.datasets import StormDays, storms
 from pyro_hyperbolic.distributions import WrappedNormal
-from pyro_hyperbolic.geometry import space
+from pyro_hyperbolic.geometry import from_signature
 from pyro_hyperbolic.infer import AutoWrappedNormal
 
 Values = dict[str, Tensor]
@@ -92,13 +92,13 @@ def mixture(setup: Setup, values: Values) -> Any:
     root = values["scale"].diag_embed()
     if setup.coupled:
         root = values["scale"].unsqueeze(-1) * values["correlation"]
-    components = WrappedNormal(values["centre"], manifold=space(setup.signature), scale_tril=root)
+    components = WrappedNormal(values["centre"], manifold=from_signature(setup.signature), scale_tril=root)
     return dist.MixtureSameFamily(dist.Categorical(values["weights"]), components)
 
 
 def model(setup: Setup, components: int, points: Tensor | None = None) -> None:
     """A mixture with all its parameters drawn; without points it draws one."""
-    manifold = space(setup.signature)
+    manifold = from_signature(setup.signature)
     values = {"weights": pyro.sample("weights", dist.Dirichlet(torch.full((components,), 2.0)))}
     with pyro.plate("components", components):
         values["centre"] = pyro.sample("centre", WrappedNormal(manifold.origin(2), torch.tensor(SPREAD), manifold))

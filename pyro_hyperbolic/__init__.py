@@ -3,7 +3,7 @@
 import importlib
 from types import ModuleType
 
-from pyro_hyperbolic import accelerate, distributions, infer, models, nn
+from pyro_hyperbolic import accelerate, distributions, geometry, infer, models, nn
 from pyro_hyperbolic._version import __version__
 from pyro_hyperbolic.geometry import Euclidean, Lorentz, PoincareBall, Product, Sphere, Stereographic
 
@@ -19,10 +19,14 @@ __all__ = [
     "Stereographic",
     "__version__",
     "accelerate",
+    "analysis",
+    "datasets",
     "distributions",
+    "geometry",
     "infer",
     "models",
     "nn",
+    "plotting",
 ]
 
 

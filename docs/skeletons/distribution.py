@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.distributions import HypersphericalUniform
-from pyro_hyperbolic.distributions.base import ManifoldNormal, as_param, check_point_args, expand_to
+from pyro_hyperbolic.distributions.base import ManifoldDistribution, as_param, check_point_args, expand_to
 from pyro_hyperbolic.distributions.constraints import on_manifold, positive_vector
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.ops.special import safe_norm
 
 
-class WrappedLaplace(ManifoldNormal):
+class WrappedLaplace(ManifoldDistribution):
     r"""The distribution :math:`e^{-|v|/s}` of the tangent space carried to the manifold by the exponential map.
 
     .. math:: p(z) = \frac{e^{-r/s}}{A_{d-1}\,\Gamma(d)\,s^d} \left(\frac{\sqrt{c}\,r}{\sinh(\sqrt{c}\,r)}\right)^{d-1},

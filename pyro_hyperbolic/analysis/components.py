@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from pyro_hyperbolic.analysis.inputs import checked_space
 from pyro_hyperbolic.analysis.widening import plain, widened
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.geometry import ConstantCurvature, Manifold
 from pyro_hyperbolic.ops.checks import checked_integer
 
 # Points whose pairs are compared to say how much of their distances a projection keeps.
@@ -35,7 +35,7 @@ class Projection(ABC):
     def __init__(self, dim: int = 2, seed: int = 0) -> None:
         self.dim = checked_integer(f"{type(self).__name__}: dim", dim, least=1)
         self.seed = checked_integer(f"{type(self).__name__}: seed", seed)
-        self._space: Manifold | None = None
+        self._space: ConstantCurvature | None = None
 
     @torch.no_grad()
     def fit(self, points: Tensor, manifold: Manifold) -> Self:
@@ -53,7 +53,7 @@ class Projection(ABC):
                 f" dimensions, got {tuple(points.shape)}."
             )
         self._space = space
-        self.mean = space.frechet_mean(x)  # type: ignore[attr-defined]
+        self.mean = space.frechet_mean(x)
         generator = torch.Generator().manual_seed(self.seed)
         coords = space.to_normal_coords(self.mean, x)
         self.directions = self._directions(coords, generator)
@@ -89,12 +89,13 @@ class Projection(ABC):
     def _project(self, coords: Tensor) -> Tensor:
         """Normal coordinates ``(..., dim)`` at the origin from those at the mean."""
 
-    def _checked_space(self, manifold: Manifold) -> Manifold:
+    def _checked_space(self, manifold: Manifold) -> ConstantCurvature:
         space = plain(checked_space(f"{type(self).__name__}: manifold", manifold))
-        if len(space.leaves(1)) > 1:
+        if not isinstance(space, ConstantCurvature):
+            # Elsewhere a subspace of the tangent space need not lead to a space of the same kind.
             raise ValueError(
-                f"{type(self).__name__}: manifold must not be a product, got {manifold!r}; project the factors of"
-                " manifold.split(points) one by one."
+                f"{type(self).__name__}: manifold must be of constant curvature, and no product, got {manifold!r};"
+                " project the factors of manifold.split(points) one by one."
             )
         return space
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.analysis.components import Projection, principal_directions
-from pyro_hyperbolic.geometry import Lorentz, Manifold
+from pyro_hyperbolic.geometry import ConstantCurvature, Lorentz, Manifold
 from pyro_hyperbolic.ops.tolerances import eps
 
 _UNIT = Lorentz(1.0)
@@ -57,9 +57,9 @@ class HoroPCA(Projection):
                 raise ValueError(f"HoroPCA: {name} must be positive, got {value!r}.")
         self.num_steps, self.learning_rate, self.batch_size = num_steps, learning_rate, batch_size
 
-    def _checked_space(self, manifold: Manifold) -> Manifold:
+    def _checked_space(self, manifold: Manifold) -> ConstantCurvature:
         space = super()._checked_space(manifold)
-        if not float(space.c) > 0 or space.period(torch.zeros(1)) is not None:
+        if space.geodesics_close or not float(space.c) > 0:
             raise ValueError(
                 f"HoroPCA: manifold must be hyperbolic, got {manifold!r}: other spaces have no horospheres; use"
                 " TangentPCA."

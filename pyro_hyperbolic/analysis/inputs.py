@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.geometry import Manifold, Product
+from pyro_hyperbolic.geometry import ConstantCurvature, Manifold
 from pyro_hyperbolic.ops.checks import check_precision
 
 
@@ -28,10 +28,10 @@ def checked_space(name: str, manifold: Any) -> Manifold:
     return manifold
 
 
-def checked_open_space(name: str, manifold: Any) -> Manifold:
+def checked_open_space(name: str, manifold: Any) -> ConstantCurvature:
     """As :func:`checked_space`, for what is possible in hyperbolic and Euclidean space only."""
     space = checked_space(name, manifold)
-    if isinstance(space, Product) or bool(torch.as_tensor(space.opposite(torch.zeros(1))) < 0):
+    if not isinstance(space, ConstantCurvature) or bool(torch.as_tensor(space.opposite(torch.zeros(1))) < 0):
         raise ValueError(
             f"{name} must be hyperbolic or flat, and no product, got {space!r}; pass for example PoincareBall(c=1.0)."
         )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.analysis.inputs import checked_space
 from pyro_hyperbolic.analysis.widening import plain, widened
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.geometry import ConstantCurvature, Manifold
 
 _STEPS = 200
 
@@ -66,7 +66,7 @@ def procrustes(x: Tensor, y: Tensor, manifold: Manifold, reflections: bool = Tru
     """
     space = _checked(x, y, manifold)
     x, y = widened(x, space), widened(y, space)
-    source, target = space.frechet_mean(x), space.frechet_mean(y)  # type: ignore[attr-defined]
+    source, target = space.frechet_mean(x), space.frechet_mean(y)
     u, v = space.to_normal_coords(source, x), space.to_normal_coords(target, y)
     left, _, right = torch.linalg.svd(v.mT @ u)
     best = left @ right
@@ -122,8 +122,12 @@ def _checked(x: Tensor, y: Tensor, manifold: Manifold) -> Manifold:
             f"procrustes: x and y must be points of the same shape (N, D), in the same order, got {tuple(x.shape)} and"
             f" {tuple(y.shape)}."
         )
-    if len(space.leaves(space.intrinsic_dim(x.shape[-1]))) > 1:
-        raise ValueError(f"procrustes: manifold must not be a product, got {manifold!r}; align factor by factor.")
+    if not isinstance(space, ConstantCurvature):
+        # Elsewhere a rotation of normal coordinates need not be an isometry.
+        raise ValueError(
+            f"procrustes: manifold must be of constant curvature, and no product, got {manifold!r}; align factor by"
+            " factor."
+        )
     for name, points in (("x", x), ("y", y)):
         if not bool(space.contains(points.detach().cpu()).all()):
             raise ValueError(f"procrustes: {name} must be points of {manifold!r}; use the manifold that made them.")

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 
 from pyro_hyperbolic.analysis.inputs import checked_labels, checked_points
 from pyro_hyperbolic.distributions import HyperbolicRadius
-from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
+from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.geometry.gromov import checked_distances
 from pyro_hyperbolic.ops.checks import checked_integer
@@ -158,7 +158,7 @@ def posterior_coverage(posterior: Any, points: Tensor, *, level: float = 0.9) ->
     if not 0 < level < 1:
         raise ValueError(f"posterior_coverage: level must be between 0 and 1, got {level!r}.")
     distribution = base_distribution(posterior)
-    if not isinstance(distribution, (ManifoldNormal, Normal, torch.distributions.Normal)):
+    if not isinstance(distribution, (ManifoldDistribution, Normal, torch.distributions.Normal)):
         raise ValueError(
             f"posterior_coverage: posterior must be a wrapped or Riemannian normal or Normal(...).to_event(1), got"
             f" {type(distribution).__name__}."
@@ -170,7 +170,7 @@ def posterior_coverage(posterior: Any, points: Tensor, *, level: float = 0.9) ->
         )
     noise = (
         distribution.to_noise(points)
-        if isinstance(distribution, ManifoldNormal)
+        if isinstance(distribution, ManifoldDistribution)
         else (points - distribution.loc) / distribution.scale
     )
     edge = HyperbolicRadius(noise.shape[-1], 1.0, 0.0).icdf(torch.tensor(level)).item()

@@ -121,7 +121,7 @@ def seeds(text: str) -> list[int]:
 
 
 def signature(text: str) -> str:
-    """The signature of a space, as :func:`pyro_hyperbolic.geometry.space` takes it.
+    """The signature of a space, as :func:`pyro_hyperbolic.geometry.from_signature` takes it.
 
     >>> signature("h2,s2,e2")
     'h2,s2,e2'

@@ -1,19 +1,21 @@
 """Distributions on manifolds for Pyro. Import them with ``import pyro_hyperbolic.distributions as hdist``."""
 
 from pyro_hyperbolic.distributions import constraints, kl
+from pyro_hyperbolic.distributions.base import ManifoldDistribution
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
 from pyro_hyperbolic.distributions.spherical import PowerSpherical, VonMisesFisher
 from pyro_hyperbolic.distributions.spherical_radius import SphericalRadius
-from pyro_hyperbolic.distributions.transforms import ExpMapTransform, FlatTransform
+from pyro_hyperbolic.distributions.transforms import ExpMapTransform, ManifoldTransform
 from pyro_hyperbolic.distributions.wrapped_normal import WrappedNormal
 
 __all__ = [
     "ExpMapTransform",
-    "FlatTransform",
     "HyperbolicRadius",
     "HypersphericalUniform",
+    "ManifoldDistribution",
+    "ManifoldTransform",
     "PowerSpherical",
     "RiemannianNormal",
     "SphericalRadius",

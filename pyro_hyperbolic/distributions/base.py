@@ -11,24 +11,41 @@ from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 from torch.distributions import constraints
 
-from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.distributions.constraints import on
 from pyro_hyperbolic.distributions.homes import Origin, complaint, settle
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform
-from pyro_hyperbolic.geometry import Manifold, PoincareBall, Stereographic
+from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.geometry.chart import StereographicChart
 from pyro_hyperbolic.ops.checks import check_precision, inspectable, static_size
 
 # A distribution is held by a dtype if its radius at this normal score (99.9% of its mass) still is.
 MASS_SCORE = 3.0
 
 
-class ManifoldNormal(TorchDistribution):
-    r"""The distribution of :math:`z = \exp_{loc}(v / \lambda_{loc})` for random normal coordinates ``v``.
+class ManifoldDistribution(TorchDistribution):
+    r"""Base class of the distributions of points of a manifold, for those of your own too.
 
-    A subclass draws ``v`` (``_rsample_coords``) and gives the density of ``z`` as a function of ``v``
-    (``_log_density``). The last sample is cached with the ``v`` that it came from (torch's transform cache), so its
-    ``log_prob`` needs no logarithm map and loses no precision far from the origin. As with any cached transform of
-    torch, the derivative of ``log_prob`` with respect to the sample itself then needs a copy of the sample
-    (``z.detach().requires_grad_()``).
+    A point is :math:`z = \exp_{loc}(v / \lambda_{loc})` with random normal coordinates ``v`` at ``loc``. A subclass
+    calls ``_set_loc(loc, manifold)`` in ``__init__`` and in ``expand``, and gives
+
+    * ``_rsample_coords(sample_shape)``: draws of ``v``, ``sample_shape + batch_shape + (dim,)``;
+    * ``_log_density(v)``: the log-density of ``z``, in the Riemannian volume, as a function of ``v``;
+    * ``_outer_radii()``: in each of ``_leaves``, the parts of the space, the radius around ``loc`` that holds all but a
+      thousandth of the mass, ``batch_shape``. Sampling where coordinates end before that is an error;
+    * ``arg_constraints`` and ``expand``, as every distribution of torch;
+    * ``_spread``: where users find the spread, since there is no variance;
+    * for :meth:`from_noise` and :meth:`to_noise`, if it has them, ``_colour`` and ``_whiten``.
+
+    It gets ``support``, ``mean``, ``mode``, ``rsample``, ``log_prob`` and ``lebesgue_log_prob``. A density that is a
+    function of one ``v`` is that of ``z`` only where the exponential map is one-to-one. So refuse a ``manifold`` with
+    :attr:`~pyro_hyperbolic.geometry.Manifold.geodesics_close`, or sum over all preimages as
+    :mod:`~pyro_hyperbolic.distributions.windings` does.
+
+    The last sample is cached with the ``v`` that it came from (torch's transform cache), so its ``log_prob`` needs no
+    logarithm map and loses no precision far from the origin. As with any cached transform of torch, the derivative of
+    ``log_prob`` with respect to the sample itself then needs a copy of the sample (``z.detach().requires_grad_()``).
+
+    Attributes: ``loc``, ``manifold``, and ``dim``, the dimension of the space.
     """
 
     has_rsample = True
@@ -58,21 +75,21 @@ class ManifoldNormal(TorchDistribution):
         raise NotImplementedError
 
     def _outer_radii(self) -> list[Tensor]:
-        """In each factor the radius around ``loc`` that holds all but a thousandth of the mass, ``batch_shape``."""
+        """In each of ``_leaves`` the radius around ``loc`` that holds all but a thousandth of the mass."""
         raise NotImplementedError
 
     @property
     def _leaves(self) -> list[tuple[Manifold, int]]:
-        """The factors of the space and their dimensions: one, if it is not a product."""
-        return self.manifold.leaves(self.dim)
+        """The parts of the space in which the density is worked out, and their dimensions."""
+        return [(leaf, part) for leaf, dim in self.manifold.leaves(self.dim) for part in leaf.parts(dim)]
 
     def _split_coords(self, v: Tensor) -> tuple[Tensor, ...]:
-        """Normal coordinates by factor."""
+        """Normal coordinates by part of the space."""
         return v.split([dim for _, dim in self._leaves], -1)
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> constraints.Constraint:
-        return on_manifold(self.manifold)
+        return on(self.manifold)
 
     @property
     def mean(self) -> Tensor:
@@ -208,7 +225,7 @@ class ManifoldNormal(TorchDistribution):
         options = []
         if dtype != torch.float64 and needed <= wide:
             options.append(f"float64 (which reaches {wide:.4g})")
-        if isinstance(leaf, (PoincareBall, Stereographic)):
+        if isinstance(leaf, StereographicChart):
             options.append("the hyperboloid, Lorentz(c), whose float64 coordinates reach 708/sqrt(c)")
         remedy = "use " + " or ".join(options) if options else "reduce scale or the curvature"
         raise ValueError(

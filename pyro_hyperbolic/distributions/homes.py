@@ -22,7 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyro_hyperbolic.geometry import Manifold, Product
 from pyro_hyperbolic.geometry.chart import StereographicChart
-from pyro_hyperbolic.geometry.manifold import describe, same_curvature
+from pyro_hyperbolic.geometry.curvature import describe, same_curvature
 from pyro_hyperbolic.geometry.poincare_math import watch_gaps
 from pyro_hyperbolic.ops.checks import inspectable, validating
 

@@ -25,7 +25,7 @@ from pyro.distributions.kl import _kl_delta as _kl_delta_of_pyro
 from torch import Tensor
 from torch.distributions import register_kl
 
-from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
+from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
 from pyro_hyperbolic.distributions.spherical import AngularDistribution, PowerSpherical, VonMisesFisher
@@ -89,10 +89,10 @@ def _kl_angular_uniform(p: AngularDistribution, q: HypersphericalUniform) -> Ten
 
 @register_kl(Delta, MaskedDistribution)
 @register_kl(Delta, Independent)
-@register_kl(Delta, ManifoldNormal)
-def _kl_delta(p: Delta, q: ManifoldNormal | Independent | MaskedDistribution) -> Tensor:
+@register_kl(Delta, ManifoldDistribution)
+def _kl_delta(p: Delta, q: ManifoldDistribution | Independent | MaskedDistribution) -> Tensor:
     """Pyro's own leaves out the density of the ``Delta``, where autoguides keep the Jacobian of their map."""
-    if not isinstance(base_distribution(q), ManifoldNormal):
+    if not isinstance(base_distribution(q), ManifoldDistribution):
         return _kl_delta_of_pyro(p, q)
     # A mask is one of q alone: the automatic guides, which draw the Delta, have none.
     return p.log_density - q.log_prob(p.v)
@@ -107,7 +107,7 @@ def _factor(distribution: WrappedNormal) -> Tensor:
     )
 
 
-def _check_spaces(p: ManifoldNormal, q: ManifoldNormal) -> None:
+def _check_spaces(p: ManifoldDistribution, q: ManifoldDistribution) -> None:
     curvatures = [c for distribution in (p, q) for c in distribution.manifold.curvatures if isinstance(c, Tensor)]
     if p.manifold != q.manifold:
         if type(p.manifold) is type(q.manifold) and not inspectable(*curvatures):
@@ -120,7 +120,7 @@ def _check_spaces(p: ManifoldNormal, q: ManifoldNormal) -> None:
         )
 
 
-def _shift(p: ManifoldNormal, q: ManifoldNormal) -> Tensor | None:
+def _shift(p: ManifoldDistribution, q: ManifoldDistribution) -> Tensor | None:
     """How far apart the means of two Gaussians are; nothing on other spaces, where they have to be the same."""
     if isinstance(p.manifold, Euclidean):
         _check_spaces(p, q)
@@ -129,7 +129,7 @@ def _shift(p: ManifoldNormal, q: ManifoldNormal) -> Tensor | None:
     return None
 
 
-def _check_means(p: ManifoldNormal, q: ManifoldNormal) -> None:
+def _check_means(p: ManifoldDistribution, q: ManifoldDistribution) -> None:
     _check_spaces(p, q)
     if not _same_tensor(p.loc, q.loc) and not _equal_constants(p.loc, q.loc):
         raise NotImplementedError("no closed form for different means; use a Monte Carlo estimate")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -10,22 +11,22 @@ from torch import Tensor
 
 from pyro_hyperbolic.distributions.base import (
     MASS_SCORE,
-    ManifoldNormal,
+    ManifoldDistribution,
     as_param,
     broadcast_batch,
     check_point_args,
     expand_to,
 )
-from pyro_hyperbolic.distributions.constraints import on_manifold, positive_vector
+from pyro_hyperbolic.distributions.constraints import on, positive_vector
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.distributions.signed_radius import SignedRadius
 from pyro_hyperbolic.distributions.spherical_radius import SphericalRadius
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.geometry import ConstantCurvature, Manifold
 from pyro_hyperbolic.ops.special import safe_norm
 
 
-class RiemannianNormal(ManifoldNormal):
+class RiemannianNormal(ManifoldDistribution):
     r"""The distribution of greatest entropy with given Fréchet mean and dispersion.
 
     .. math:: p(z) = \frac{1}{Z} \exp\left(-\frac{d(\mu, z)^2}{2\sigma^2}\right)
@@ -79,13 +80,13 @@ class RiemannianNormal(ManifoldNormal):
 
     @property
     def _radii(self) -> list[HyperbolicRadius | SphericalRadius | SignedRadius]:
-        """The distributions of the distance to ``loc``, by factor. Made when asked for: a graph serves once."""
-        return [_radius(leaf, dim, self.scale.squeeze(-1)) for leaf, dim in self._leaves]
+        """The distributions of the distance to ``loc``, by part. Made when asked for: a graph serves once."""
+        return [radius_on(leaf, dim, self.scale.squeeze(-1)) for leaf, dim in self._leaves]
 
     @property
     def arg_constraints(self) -> dict[str, Any]:
         return {
-            "loc": on_manifold(self.manifold),
+            "loc": on(self.manifold),
             "scale": positive_vector,
         }
 
@@ -157,13 +158,38 @@ class RiemannianNormal(ManifoldNormal):
         return [radius._outer(MASS_SCORE) for radius in self._radii]
 
 
-def _radius(space: Manifold, dim: int, scale: Tensor) -> HyperbolicRadius | SphericalRadius | SignedRadius:
-    """The distribution of the radius on a space of constant curvature."""
-    c = space.valid_c
+@functools.singledispatch
+def radius_on(manifold: Manifold, dim: int, scale: Tensor) -> HyperbolicRadius | SphericalRadius | SignedRadius:
+    r"""The distribution of the distance to the mean, :math:`\rho(r) \propto e^{-r^2/2\sigma^2}` times the area at r.
+
+    Here in one dimension, where every space is a line or a circle. Other spaces register their own by their class, as
+    those of constant curvature do.
+
+    :param manifold: a space that is not a product, or the part of one.
+    :param dim: its dimension.
+    :param scale: :math:`\sigma`, ``(...)``.
+    """
+    if dim > 1:
+        raise ValueError(
+            f"RiemannianNormal: manifold must be of constant curvature, got {manifold!r}; use WrappedNormal, or"
+            " register its radius with distributions.riemannian_normal.radius_on."
+        )
+    period = manifold.period(scale.unsqueeze(-1))
+    if period is None:
+        return HyperbolicRadius(1, scale, 0.0, validate_args=False)
+    if isinstance(period, Tensor):
+        period = (period.squeeze(-1) if period.dim() > 0 else period).to(scale)
+    root = 2 * math.pi / period
+    return SphericalRadius(1, scale, root * root, validate_args=False)
+
+
+@radius_on.register
+def _(manifold: ConstantCurvature, dim: int, scale: Tensor) -> HyperbolicRadius | SphericalRadius | SignedRadius:
+    c = manifold.valid_c
     # A curvature in another dtype must not decide that of the samples.
     c = c.to(scale) if isinstance(c, Tensor) else c
-    if space.sign == 0:
+    if manifold.sign == 0:
         return SignedRadius(dim, scale, torch.as_tensor(c))
-    if space.sign < 0:
+    if manifold.sign < 0:
         return SphericalRadius(dim, scale, c if isinstance(c, Tensor) else abs(c), validate_args=False)
     return HyperbolicRadius(dim, scale, c, validate_args=False)

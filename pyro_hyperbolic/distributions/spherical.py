@@ -10,20 +10,20 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.base import (
-    ManifoldNormal,
+    ManifoldDistribution,
     as_param,
     broadcast_batch,
     check_point_args,
     expand_to,
 )
-from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.distributions.constraints import on
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.geometry import Manifold, Sphere
 from pyro_hyperbolic.ops import polar
 from pyro_hyperbolic.ops.special import dot, squared_norm
 
 
-class AngularDistribution(ManifoldNormal):
+class AngularDistribution(ManifoldDistribution):
     r"""A density :math:`e^{-\kappa\,e(\theta)}/Z` of the angle :math:`\theta` to ``loc``, drawn by inversion.
 
     A subclass names its energy among those of :mod:`pyro_hyperbolic.ops.polar`.
@@ -51,7 +51,7 @@ class AngularDistribution(ManifoldNormal):
 
     @property
     def arg_constraints(self) -> dict[str, Any]:
-        return {"loc": on_manifold(self.manifold), "concentration": constraints.nonnegative}
+        return {"loc": on(self.manifold), "concentration": constraints.nonnegative}
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> AngularDistribution:
         new = self._get_checked_instance(type(self), _instance)

@@ -7,17 +7,7 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints, transform_to
 from torch.distributions.transforms import IndependentTransform
 
-from pyro_hyperbolic.distributions.constraints import (
-    OnManifold,
-    euclidean,
-    hyperboloid,
-    on_manifold,
-    poincare_ball,
-    positive_vector,
-    product,
-    sphere,
-    stereographic,
-)
+from pyro_hyperbolic.distributions.constraints import OnManifold, on, positive_vector
 from pyro_hyperbolic.distributions.homes import Origin, settle
 from pyro_hyperbolic.geometry import Manifold
 
@@ -56,7 +46,7 @@ class ExpMapTransform(Transform):
 
     @property
     def codomain(self) -> constraints.Constraint:  # type: ignore[override]  # torch: plain attribute
-        return on_manifold(self.manifold)
+        return on(self.manifold)
 
     def with_cache(self, cache_size: int = 1) -> ExpMapTransform:
         if self._cache_size == cache_size:
@@ -102,22 +92,23 @@ class ExpMapTransform(Transform):
         return torch.broadcast_shapes(shape, loc, self.manifold.batch_shape + (1,))
 
 
-class FlatTransform(Transform):
-    r"""One-to-one from real vectors to points where the exponential map is not: on spheres, and products with them.
+class ManifoldTransform(Transform):
+    r"""One-to-one from real vectors to the points of a manifold; what ``biject_to`` gives for every manifold.
 
-    No such map onto a sphere exists, so this one leaves out the antipode of the origin. On a factor that is a sphere it
-    is the inverse of the stereographic projection from there,
+    It is the manifold's own :meth:`~pyro_hyperbolic.geometry.Manifold.from_unconstrained`: the exponential map at the
+    origin, with :math:`|v|` the distance from there, where that is one-to-one. No map is one-to-one onto a sphere, so
+    the one here leaves out the antipode of the origin. It is the inverse of the stereographic projection from there,
 
     .. math:: v \mapsto \frac{1}{1 + c|v|^2/4} \left(\frac{1 - c|v|^2/4}{\sqrt c}, v\right), \qquad
               \log|J| = -d \log(1 + c|v|^2/4) ,
 
-    on ``Stereographic(k)`` with ``k > 0`` it is half of ``v`` itself, and on any other factor the exponential map at
-    the origin. The Jacobian is with respect to the **Riemannian volume**.
+    and on ``Stereographic(k)`` with ``k > 0`` it is half of ``v`` itself. On a product it acts factor by factor. The
+    Jacobian is with respect to the **Riemannian volume**.
 
     :param manifold: the manifold.
 
     >>> from pyro_hyperbolic import Sphere
-    >>> FlatTransform(Sphere(1.0))(torch.tensor([2.0, 0.0]))
+    >>> ManifoldTransform(Sphere(1.0))(torch.tensor([2.0, 0.0]))
     tensor([0., 1., 0.])
     """
 
@@ -130,24 +121,24 @@ class FlatTransform(Transform):
 
     @property
     def codomain(self) -> constraints.Constraint:  # type: ignore[override]  # torch: plain attribute
-        return on_manifold(self.manifold)
+        return on(self.manifold)
 
-    def with_cache(self, cache_size: int = 1) -> FlatTransform:
-        return self if self._cache_size == cache_size else FlatTransform(self.manifold, cache_size=cache_size)
+    def with_cache(self, cache_size: int = 1) -> ManifoldTransform:
+        return self if self._cache_size == cache_size else ManifoldTransform(self.manifold, cache_size=cache_size)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FlatTransform) and self.manifold == other.manifold
+        return isinstance(other, ManifoldTransform) and self.manifold == other.manifold
 
     def _call(self, x: Tensor) -> Tensor:
-        y = self.manifold.from_flat(x)
+        y = self.manifold.from_unconstrained(x)
         settle(y, self.manifold, Origin.KEPT)
         return y
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return self.manifold.to_flat(y)
+        return self.manifold.to_unconstrained(y)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.manifold.log_det_flat(x)
+        return self.manifold.log_det_unconstrained(x)
 
     def forward_shape(self, shape: torch.Size) -> torch.Size:
         return self._resized(shape, self.manifold.ambient_dim(shape[-1]))
@@ -160,24 +151,10 @@ class FlatTransform(Transform):
         return torch.Size((*batch, size))
 
 
-@biject_to.register(poincare_ball)
-@transform_to.register(poincare_ball)
-@biject_to.register(hyperboloid)
-@transform_to.register(hyperboloid)
-@biject_to.register(euclidean)
-@transform_to.register(euclidean)
-def _exp_map_at_origin(constraint: OnManifold) -> ExpMapTransform:
-    return ExpMapTransform(constraint.manifold)
-
-
-@biject_to.register(sphere)
-@transform_to.register(sphere)
-@biject_to.register(stereographic)
-@transform_to.register(stereographic)
-@biject_to.register(product)
-@transform_to.register(product)
-def _flat(constraint: OnManifold) -> FlatTransform:
-    return FlatTransform(constraint.manifold)
+@biject_to.register(OnManifold)
+@transform_to.register(OnManifold)
+def _onto_manifold(constraint: OnManifold) -> ManifoldTransform:
+    return ManifoldTransform(constraint.manifold)
 
 
 @biject_to.register(positive_vector)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.geometry import ConstantCurvature, Manifold
 from pyro_hyperbolic.ops.checks import inspectable
 from pyro_hyperbolic.ops.special import dot, safe_norm
 
@@ -55,13 +55,13 @@ def log_windings(
     r"""The logarithm of the sum of :math:`e^{-|L^{-1}v|^2/2}/|J(v)|` over all preimages ``v`` of a point.
 
     :param v: any normal coordinates of the point, ``(..., d)``.
-    :param leaves: the factors of the space and their dimensions.
+    :param leaves: the parts of the space and their dimensions.
     :param whiten: :math:`v \mapsto L^{-1}v`, for :math:`LL^T = \Sigma`.
     :param couples: whether :math:`\Sigma` couples the factors.
     :param widths: upper bounds of the standard deviations, by factor.
     """
     parts = v.split([dim for _, dim in leaves], -1)
-    closed = [i for i, (leaf, _) in enumerate(leaves) if leaf.sign <= 0]
+    closed = [i for i, (leaf, _) in enumerate(leaves) if leaf.geodesics_close]
     rest = torch.cat([torch.zeros_like(part) if i in closed else part for i, part in enumerate(parts)], -1)
     windings = [_Winding(leaves[i][0], parts[i], widths[i]) for i in closed]
     units = []
@@ -133,10 +133,20 @@ def _coupled(windings: list[_Winding], units: list[Tensor], base: Tensor) -> Ten
     return total.flatten(-count).logsumexp(-1)
 
 
+def check_preimages(leaves: Sequence[Leaf]) -> None:
+    """Refuse a space where the formula above does not give the preimages and their Jacobians."""
+    for leaf, dim in leaves:
+        if leaf.geodesics_close and dim > 1 and not isinstance(leaf, ConstantCurvature):
+            raise ValueError(
+                f"WrappedNormal: manifold must be of constant curvature where geodesics close, got {leaf!r}: the other"
+                " preimages of a point are not known there."
+            )
+
+
 def check_widths(manifold: Manifold, leaves: Sequence[Leaf], widths: Sequence[Tensor]) -> None:
     """Refuse a distribution that goes around a sphere so often that the sum is cut."""
     for (leaf, _), width in zip(leaves, widths, strict=True):
-        if leaf.sign > 0 or not inspectable(width):
+        if not leaf.geodesics_close or not inspectable(width):
             continue
         with torch.no_grad():
             period = leaf.period(width.unsqueeze(-1))

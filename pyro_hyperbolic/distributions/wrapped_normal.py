@@ -11,21 +11,21 @@ from torch.distributions import constraints
 from pyro_hyperbolic.distributions.base import (
     LOG_2PI,
     MASS_SCORE,
-    ManifoldNormal,
+    ManifoldDistribution,
     as_param,
     broadcast_batch,
     check_point_args,
     expand_to,
 )
-from pyro_hyperbolic.distributions.constraints import on_manifold, positive_vector
-from pyro_hyperbolic.distributions.windings import check_widths, log_windings
-from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.distributions.constraints import on, positive_vector
+from pyro_hyperbolic.distributions.windings import check_preimages, check_widths, log_windings
+from pyro_hyperbolic.geometry import ConstantCurvature, Manifold
 from pyro_hyperbolic.ops.products import einsum
 from pyro_hyperbolic.ops.radial import mean_log_sinhc
 from pyro_hyperbolic.ops.special import safe_norm
 
 
-class WrappedNormal(ManifoldNormal):
+class WrappedNormal(ManifoldDistribution):
     r"""A Gaussian on the tangent space, carried to the manifold by the exponential map.
 
     .. math::
@@ -101,6 +101,8 @@ class WrappedNormal(ManifoldNormal):
             self.scale_tril = expand_to(scale_tril, batch_shape + (dim, dim))
         self._set_loc(expand_to(loc, batch_shape + loc.shape[-1:]), manifold)
         super().__init__(batch_shape, loc.shape[-1:], validate_args=validate_args)
+        if self._winds:
+            check_preimages(self._leaves)
         if self._validate_args and self._winds:
             check_widths(self.manifold, self._leaves, self._widths())
 
@@ -146,7 +148,7 @@ class WrappedNormal(ManifoldNormal):
 
     @property
     def arg_constraints(self) -> dict[str, Any]:
-        loc = on_manifold(self.manifold)
+        loc = on(self.manifold)
         if self._is_full:
             return {"loc": loc, "scale_tril": constraints.lower_cholesky}
         return {"loc": loc, "scale": positive_vector}
@@ -193,6 +195,10 @@ class WrappedNormal(ManifoldNormal):
             raise NotImplementedError("the entropy of a sum over windings has no closed form; use samples")
         out = 0.5 * self.dim * (1 + LOG_2PI) + self._half_log_det()
         for (leaf, dim), variances in zip(self._leaves, self._principal_variances(), strict=True):
+            if dim == 1:
+                continue
+            if not isinstance(leaf, ConstantCurvature):
+                raise NotImplementedError(f"the entropy on {leaf!r} has no closed form; use samples")
             c = torch.as_tensor(leaf.valid_c, dtype=torch.float64, device=variances.device)
             out = out + (dim - 1) * mean_log_sinhc(c.unsqueeze(-1) * variances).to(out.dtype)
         return out
@@ -241,8 +247,8 @@ class WrappedNormal(ManifoldNormal):
 
     @property
     def _winds(self) -> bool:
-        """Whether geodesics of a factor close, so that points have many preimages."""
-        return any(leaf.sign <= 0 for leaf, _ in self._leaves)
+        """Whether geodesics may close, so that points have many preimages."""
+        return self.manifold.geodesics_close
 
     def _half_log_det(self) -> Tensor:
         if self._is_full:

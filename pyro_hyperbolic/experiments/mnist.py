@@ -91,7 +91,7 @@ class MnistExperiment(Experiment):
         return False
 
     def extras(self, cell: MnistCell, member: HyperbolicVAE) -> dict[str, Any]:
-        return {"curvature": torch.as_tensor(member.manifold.c).item()} if cell.learn_curvature else {}
+        return {"curvature": member.latent.manifold.c.item()} if cell.learn_curvature else {}
 
     def rate(self, cell: Any) -> float:
         """The learning rate of Adam; cells of one shape have the same."""

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import poincare_math as pm
-from pyro_hyperbolic.geometry.manifold import Manifold
+from pyro_hyperbolic.geometry.constant_curvature import ConstantCurvature
 from pyro_hyperbolic.ops.checks import checked_integer
 from pyro_hyperbolic.ops.tolerances import border_distance
 
 
-class StereographicChart(Manifold):
+class StereographicChart(ConstantCurvature):
     r"""Coordinates ``(..., d)`` with the metric :math:`\lambda_x^2\,dx^2`, :math:`\lambda_x = 2/(1 - c|x|^2)`.
 
     The curvature is :math:`-c`; its sign decides which functions :mod:`~pyro_hyperbolic.geometry.poincare_math` takes.

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from pyro_hyperbolic.geometry.framed import Space
+from pyro_hyperbolic.geometry.constant_curvature import ConstantCurvature
 from pyro_hyperbolic.ops.checks import check_sizes, checked_integer
 from pyro_hyperbolic.ops.pairs import pairwise_norm
 from pyro_hyperbolic.ops.special import dot, safe_norm, unit
 
 
-class Euclidean(Space):
+class Euclidean(ConstantCurvature):
     r"""The flat space :math:`\mathbb{R}^d` with the metric :math:`dx^2`.
 
     Normal coordinates at ``x`` are differences to ``x``. The metric is not that of ``PoincareBall(0)``, which is
@@ -37,7 +37,7 @@ class Euclidean(Space):
         return self
 
     def __repr__(self) -> str:
-        return "Euclidean()"
+        return f"{type(self).__name__}()"
 
     def intrinsic_dim(self, size: int) -> int:
         return size
@@ -107,12 +107,6 @@ class Euclidean(Space):
     def base_point_variation(self, m: Tensor, v: Tensor, dm: Tensor) -> Tensor:
         check_sizes(m, v, dm)
         return dm.expand(torch.broadcast_shapes(dm.shape, v.shape))
-
-    def exp0(self, v: Tensor) -> Tensor:
-        return v
-
-    def log0(self, x: Tensor) -> Tensor:
-        return x
 
     def recentre(self, m: Tensor, v: Tensor) -> Tensor:
         check_sizes(m, v)

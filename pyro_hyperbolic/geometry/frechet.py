@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
-from pyro_hyperbolic.geometry.manifold import Manifold
 from pyro_hyperbolic.ops.special import squared_norm
 from pyro_hyperbolic.ops.tolerances import eps
 
@@ -17,9 +19,31 @@ _MAX_STEPS = 200
 _HALVINGS = 30
 
 
-def frechet_mean(
-    manifold: Manifold, x: Tensor, weights: Tensor | None = None, *, start: Tensor | None = None
-) -> Tensor:
+class Space(Protocol):
+    """What a mean needs of a manifold, which itself needs means."""
+
+    @property
+    def batch_shape(self) -> torch.Size: ...
+
+    @property
+    def geodesics_close(self) -> bool: ...
+
+    def squeeze(self) -> Self: ...
+
+    def intrinsic_dim(self, size: int) -> int: ...
+
+    def origin(self, dim: int, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor: ...
+
+    def from_normal_coords(self, x: Tensor | None, v: Tensor) -> Tensor: ...
+
+    def to_normal_coords(self, x: Tensor | None, y: Tensor) -> Tensor: ...
+
+    def hessian(self, v: Tensor, weights: Tensor) -> Tensor: ...
+
+    def conditioning(self, x: Tensor) -> Tensor: ...
+
+
+def frechet_mean(manifold: Space, x: Tensor, weights: Tensor | None = None, *, start: Tensor | None = None) -> Tensor:
     r"""The point that minimises :math:`f(m) = \tfrac12 \sum_i w_i\, d(m, x_i)^2`.
 
     :math:`f` is geodesically strongly convex where no curvature is positive, so the minimum is unique. (On a sphere it
@@ -34,7 +58,7 @@ def frechet_mean(
     :param x: points ``(..., N, D)``.
     :param weights: non-negative ``(..., N)``, not all zero; equal by default.
     :param start: where the search begins, ``(..., D)``: :math:`f` is never larger at the result. By default the origin,
-        or the point of greatest weight where a curvature is positive.
+        or the point of greatest weight where geodesics close.
     :returns: ``(..., D)``.
     """
     if x.dim() < 2 or x.shape[-2] == 0:
@@ -52,6 +76,7 @@ def frechet_mean(
             f"weights must be non-negative with a positive sum, got a weight of"
             f" {weights.min().item():g} and a sum of {weights.sum(-1).min().item():g}; drop the negative ones."
         )
+    weights = weights.to(x.dtype)  # those of another dtype would be normalised in that one
     weights = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
     # The coordinates of a fixed point may depend on the curvature; its normal coordinates do not.
     mean = manifold.squeeze().from_normal_coords(None, _minimise(manifold, x, weights, start))
@@ -61,14 +86,14 @@ def frechet_mean(
 
 
 @torch.no_grad()
-def _minimise(manifold: Manifold, x: Tensor, weights: Tensor, start: Tensor | None) -> Tensor:
+def _minimise(manifold: Space, x: Tensor, weights: Tensor, start: Tensor | None) -> Tensor:
     """Normal coordinates of the mean at the origin."""
     space = manifold.squeeze()  # of the mean, as manifold is that of the points
     dim = manifold.intrinsic_dim(x.shape[-1])
     mean = space.origin(dim, x.dtype, x.device) if start is None else start
     batch = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2], space.batch_shape, mean.shape[:-1])
     mean = mean.expand(batch + x.shape[-1:])
-    if start is None and any(leaf.sign <= 0 for leaf, _ in manifold.leaves(dim)):
+    if start is None and manifold.geodesics_close:
         # From the opposite side of a sphere no direction leads to the points.
         heaviest = weights.argmax(-2, keepdim=True).expand(batch + (1, x.shape[-1]))
         mean = x.expand(batch + x.shape[-2:]).gather(-2, heaviest).squeeze(-2)
@@ -105,7 +130,7 @@ def _positive(hessian: Tensor) -> Tensor:
     return torch.where(failed[..., None, None], torch.eye(hessian.shape[-1]).to(hessian), hessian)
 
 
-def _derivatives(manifold: Manifold, mean: Tensor, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _derivatives(manifold: Space, mean: Tensor, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     r"""Minus the gradient, the Hessian and the value of :math:`f` in normal coordinates at ``mean``."""
     v = manifold.to_normal_coords(mean.unsqueeze(-2), x)
     return (weights * v).sum(-2), manifold.hessian(v, weights), 0.5 * (weights * squared_norm(v)).sum((-2, -1))

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.geometry.manifold import Manifold
+from pyro_hyperbolic.geometry.constant_curvature import ConstantCurvature
 from pyro_hyperbolic.geometry.midpoint import midpoint
 from pyro_hyperbolic.geometry.poincare_math import as_factor
 from pyro_hyperbolic.ops.special import unit
 
 
-class GyroManifold(Manifold):
+class GyroManifold(ConstantCurvature):
     r"""The operations that both charts have beyond those of :class:`Manifold`, under the names that geoopt gives them.
 
     They are the same maps of the space in both charts. Where an operation is defined by :math:`\log_0` and
@@ -41,10 +41,6 @@ class GyroManifold(Manifold):
     @abstractmethod
     def mobius_scalar_mul(self, t: float | Tensor, x: Tensor) -> Tensor:
         r""":math:`t \otimes x`, the point at ``t`` times the distance of ``x`` from the origin."""
-
-    @abstractmethod
-    def coframe(self, x: Tensor, u: Tensor) -> Tensor:
-        """Components ``(..., d)`` of the tangent vector ``u`` at ``x``, the inverse of :meth:`frame`."""
 
     @abstractmethod
     def proju(self, x: Tensor, u: Tensor) -> Tensor:

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import lorentz_math as lm
-from pyro_hyperbolic.geometry.frechet import frechet_mean
 from pyro_hyperbolic.geometry.gyro import GyroManifold
 from pyro_hyperbolic.geometry.poincare_math import as_factor
 from pyro_hyperbolic.ops.checks import check_sizes, checked_integer
 from pyro_hyperbolic.ops.products import einsum
-from pyro_hyperbolic.ops.special import dot
 from pyro_hyperbolic.ops.tolerances import hyperboloid_tolerance
 
 
@@ -89,11 +87,7 @@ class Lorentz(GyroManifold):
 
     def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
         """Riemannian inner product of tangent vectors at ``x``: their Minkowski product, without its cancellation."""
-        return dot(self.coframe(x, u), self.coframe(x, v))
-
-    def norm(self, x: Tensor, u: Tensor) -> Tensor:
-        """Riemannian norm of a tangent vector at ``x``."""
-        return lm.safe_norm(self.coframe(x, u)).squeeze(-1)
+        return super().inner(x, u, v)
 
     def inner0(self, x: Tensor) -> Tensor:
         r"""Minkowski product with the origin, :math:`-x_0/\sqrt{c}`."""
@@ -103,7 +97,6 @@ class Lorentz(GyroManifold):
         return lm.frame(x, v, self.aligned_c(x, coords=v))
 
     def coframe(self, x: Tensor, u: Tensor) -> Tensor:
-        """Components ``(..., d)`` of the tangent vector ``u`` at ``x``, the inverse of :meth:`frame`."""
         return lm.coframe(x, u, self.aligned_c(x, u))
 
     def expmap(self, x: Tensor, v: Tensor) -> Tensor:
@@ -111,12 +104,7 @@ class Lorentz(GyroManifold):
 
         Far out use :meth:`from_normal_coords`: rounding hides the length of a vector whose coordinates are large.
         """
-        c = self.aligned_c(x, v)
-        return lm.from_normal_coords(x, lm.coframe(x, v, c), c)
-
-    def logmap(self, x: Tensor, y: Tensor) -> Tensor:
-        """Logarithm map, the inverse of :meth:`expmap`."""
-        return self.frame(x, self.to_normal_coords(x, y))
+        return super().expmap(x, v)
 
     def expmap0(self, v: Tensor) -> Tensor:
         """Exponential map of the tangent vector ``v``, with time component 0, at the origin."""
@@ -176,10 +164,6 @@ class Lorentz(GyroManifold):
     def dist2plane0(self, x: Tensor, p: Tensor, v: Tensor, signed: bool = True) -> Tensor:
         return lm.dist2plane0(x, p, v, self.aligned_c(x, p, coords=v), signed)
 
-    def frechet_mean(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Weighted Fréchet mean; see :func:`~pyro_hyperbolic.geometry.frechet_mean`."""
-        return frechet_mean(self, x, weights)
-
     def projx(self, x: Tensor) -> Tensor:
         """The point with the same space part."""
         return lm.lift(lm.space(x), self.aligned_c(x))
@@ -202,6 +186,13 @@ class Lorentz(GyroManifold):
         x0 = lm.time(x)
         error = (self.projx(x)[..., :1] - x0).abs()
         return ((x0 > 0) & (x0 < math.inf) & (error <= hyperboloid_tolerance(x.dtype) * x0)).squeeze(-1)
+
+    def num_features(self, dim: int) -> int:
+        return dim
+
+    def features(self, x: Tensor) -> Tensor:
+        """The point of the ball, which is bounded."""
+        return self.to_poincare(x)
 
     def log_volume_element(self, x: Tensor) -> Tensor:
         r""":math:`-\log(\sqrt{c}\,x_0)`: with respect to Lebesgue measure of the space part :math:`x_s`."""

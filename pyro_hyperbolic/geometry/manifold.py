@@ -1,99 +1,60 @@
-"""What distributions, layers and inference ask of a space."""
+"""What distributions, layers, models and inference ask of a space."""
 
 from __future__ import annotations
 
-import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from pyro_hyperbolic.geometry.recentre import recentre
-from pyro_hyperbolic.geometry.variation import base_point_variation
-from pyro_hyperbolic.ops.checks import check_precision, check_sizes, inspectable, is_number, validating
-from pyro_hyperbolic.ops.products import einsum
-from pyro_hyperbolic.ops.special import cosh_sqrt, log_sinhc, squared_norm, tanhc
+from pyro_hyperbolic.geometry.curvature import describe, same_curvature
+from pyro_hyperbolic.geometry.frechet import frechet_mean
+from pyro_hyperbolic.ops.checks import static_size
+from pyro_hyperbolic.ops.special import dot, safe_norm
 
 
 class Manifold(ABC):
-    r"""A space of constant curvature in one of its charts, or a product of such spaces.
-
-    The curvature is :math:`-c` in the hyperbolic charts and :math:`+c` on the sphere, ``c >= 0``; 0 is flat.
+    r"""A Riemannian manifold, of any curvature.
 
     *Normal coordinates* at ``x`` are the components of :math:`\log_x(y)` in the orthonormal frame carried
     from the origin to ``x`` by parallel transport, so that their length is the distance :math:`d(x, y)`.
     They are ``(..., d)`` in every chart, whatever the number of coordinates of a point.
 
-    A tensor ``c`` may have any shape: one curvature for each element of a batch. It is aligned from the right with the
-    batch shape of points, ``(...)`` of ``(..., d)``, as the scale of a distribution is with its location.
+    Tangent vectors have as many coordinates as points; factors and times ``t`` are one number per point. Everything
+    broadcasts over the leading dimensions.
 
-    Values of a tensor are checked if torch validates its distributions (``pyro.enable_validation``). Without that, a
-    ``c`` that is not a curvature gives ``nan`` and disturbs no other element of its batch: samplers reject such a step.
-
-    :param c: minus the curvature, a float or a floating tensor of any shape, ``c >= 0``.
+    A space of your own gives the abstract methods, and everything else here follows from them. Derive it from
+    :class:`~pyro_hyperbolic.geometry.scaled.ScaledManifold` if one number ``c`` scales it, and from
+    :class:`~pyro_hyperbolic.geometry.constant_curvature.ConstantCurvature` if it is a chart of a hyperbolic space or a
+    sphere. Where geodesics close it has to give :meth:`period`, :meth:`parts` and the maps of
+    :meth:`from_unconstrained` too. :doc:`/extending` writes one.
     """
-
-    sign = 1  # what minus the curvature can be: 1 for >= 0, -1 for <= 0, 0 for both
-    _checked = True  # whether the values of c are known to be valid
-
-    def __init__(self, c: float | Tensor = 1.0) -> None:
-        self.c = checked_type(c, "c", "c >= 0 (the curvature is -c)")
-        if not isinstance(c, Tensor) or (validating() and inspectable(c)):
-            self._check_values()
-        else:
-            self._checked = False
-
-    @classmethod
-    def with_curvature(cls, c: Tensor) -> Self:
-        """The manifold of a curvature known to be valid; no check, hence no host synchronisation."""
-        new = cls.__new__(cls)
-        new.c = c
-        return new
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """The shape of ``c``."""
-        return self.c.shape if isinstance(self.c, Tensor) else torch.Size()
-
-    def aligned_c(self, x: Tensor, *others: Tensor | None, coords: Tensor | None = None) -> float | Tensor:
-        """``c`` as a factor of the coordinates of ``x``: a number as it is, a batch ``(...)`` as ``(..., 1)``.
-
-        The points decide the dtype of a result, whatever the dtype of the curvature.
-
-        :param others: points and vectors that must have as many coordinates as ``x``.
-        :param coords: normal coordinates at ``x``, of which there must be as many as the space has dimensions.
-        """
-        check_sizes(x, *others)
-        if coords is not None:
-            self._check_coords(x, coords)
-        c = self.c if self._checked else self.valid_c
-        return c.to(x.dtype).unsqueeze(-1) if isinstance(c, Tensor) and c.dim() > 0 else c
-
-    @property
-    def valid_c(self) -> float | Tensor:
-        """``c`` with ``nan`` in the place of what has not been checked and is not a curvature."""
-        return self.c if self._checked else torch.where(self._is_valid(self.c), self.c, torch.nan)
-
-    def opposite(self, x: Tensor, *others: Tensor) -> float | Tensor:
-        """Minus the curvature as a factor of the coordinates of ``x``: the ``c`` of formulae for both signs."""
-        c = self.aligned_c(x, *others)
-        return c if self.sign > 0 else -c
 
     @property
     def curvatures(self) -> tuple[float | Tensor, ...]:
-        """The numbers ``c`` of the space: one, none if it is flat by nature, those of all factors of a product."""
-        return (self.c,)
+        """The numbers that the space depends on: one ``c`` or ``k`` for each curved factor, none if there is none."""
+        return ()
 
     def with_curvatures(self, values: Sequence[float | Tensor]) -> Self:
         """The same space with other curvatures, which are known to be as valid as those that it has."""
-        (c,) = values
-        new = copy.copy(self)
-        new.c = c
-        return new
+        () = values
+        return self
+
+    @property
+    def signed_curvatures(self) -> tuple[bool, ...]:
+        """Which of the :attr:`curvatures` may have either sign."""
+        return (False,) * len(self.curvatures)
+
+    def assume_valid(self) -> Self:
+        """The same space, whose curvatures, and those put in their place, need no check."""
+        return self
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The shape that those of all curvatures make."""
+        return torch.broadcast_shapes(*[c.shape for c in self.curvatures if isinstance(c, Tensor)])
 
     def detach(self) -> Self:
         """The same space, whose curvatures have no gradient."""
@@ -112,13 +73,21 @@ class Manifold(ABC):
         return self.with_curvatures([change(c) if isinstance(c, Tensor) else c for c in self.curvatures])
 
     def leaves(self, dim: int) -> list[tuple[Manifold, int]]:
-        """The factors of constant curvature and their dimensions; of a space that is not a product, itself."""
+        """The factors that are no products, and their dimensions; of a space that is not a product, itself."""
         return [(self, dim)]
 
-    def c_of_sets(self, x: Tensor, *others: Tensor) -> float | Tensor:
-        """As :meth:`aligned_c`, for an operation that joins the points of a set ``(..., N, D)``: one ``c`` per set."""
-        self._check_sets()
-        return self.aligned_c(x, *others)
+    def parts(self, dim: int) -> list[int]:
+        """The dimensions of the parts in which densities are worked out, for a space that is not a product.
+
+        In each part all preimages of a point under the exponential map lie on one geodesic. A sphere is one part; a
+        flat torus has as many as it has dimensions.
+        """
+        return [dim]
+
+    @property
+    def kind(self) -> str:
+        """The name of the class; of a product, those of its factors."""
+        return type(self).__name__
 
     def unsqueeze(self) -> Self:
         """The same space for points with one more batch dimension at the end: ``c`` of shape ``(...)`` as ``(..., 1)``.
@@ -149,36 +118,28 @@ class Manifold(ABC):
                 f" {count}."
             )
 
-    def _is_valid(self, c: Any) -> Any:
-        """Whether finite numbers are curvatures of the chart, a ``bool`` or a tensor of them."""
-        return c >= 0
-
-    def _check_values(self) -> None:
-        c = self.c
-        if not isinstance(c, Tensor):
-            if not (self._is_valid(c) and c < math.inf):
-                self._refuse(c)
-        else:
-            valid = self._is_valid(c) & (c < math.inf)
-            if not bool(valid.all()):
-                self._refuse(c[~valid][0].item())
-
-    def _refuse(self, c: float) -> None:
-        raise ValueError(
-            f"c must be non-negative and finite, got {c}; pass a float or a tensor c >= 0 (the curvature is -c)."
-        )
-
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(c={describe(self.c)})"
+        return f"{type(self).__name__}({', '.join(describe(c) for c in self.curvatures)})"
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(self) is type(other) and same_curvature(self.c, other.c)
+        if type(self) is not type(other):
+            return False
+        mine, theirs = self.curvatures, other.curvatures
+        return len(mine) == len(theirs) and all(map(same_curvature, mine, theirs))
 
     def __hash__(self) -> int:
         # Equal manifolds must hash alike, and a tensor equals the float that it holds.
         return hash(type(self))
+
+    @property
+    @abstractmethod
+    def geodesics_close(self) -> bool:
+        """Whether geodesics close, or may do so where the sign of a curvature is not known without a look.
+
+        Then the exponential map is onto, but not one-to-one.
+        """
 
     @abstractmethod
     def intrinsic_dim(self, size: int) -> int:
@@ -194,35 +155,121 @@ class Manifold(ABC):
 
     @abstractmethod
     def from_normal_coords(self, x: Tensor | None, v: Tensor) -> Tensor:
-        """The point with normal coordinates ``v`` at ``x`` (``None``: the origin): the exponential map."""
+        """The point with normal coordinates ``v`` at ``x`` (``None``: the origin)."""
 
     @abstractmethod
     def to_normal_coords(self, x: Tensor | None, y: Tensor) -> Tensor:
-        """Normal coordinates of ``y`` at ``x`` (``None``: the origin): the logarithm map."""
+        """Normal coordinates of ``y`` at ``x`` (``None``: the origin), those of the shortest geodesic."""
 
     @abstractmethod
     def frame(self, x: Tensor, v: Tensor) -> Tensor:
         """The tangent vector at ``x`` with components ``v`` in the orthonormal frame carried from the origin."""
 
     @abstractmethod
-    def dist(self, x: Tensor, y: Tensor) -> Tensor:
-        """Geodesic distance."""
-
-    @abstractmethod
-    def dist0(self, x: Tensor) -> Tensor:
-        """Distance to the origin."""
-
-    @abstractmethod
-    def pairwise_dist(self, x: Tensor, y: Tensor) -> Tensor:
-        """Distances of ``(..., N, D)`` to ``(..., M, D)`` as ``(..., N, M)``, in O(N M) memory."""
+    def coframe(self, x: Tensor, u: Tensor) -> Tensor:
+        """Components ``(..., d)`` of the tangent vector ``u`` at ``x``, the inverse of :meth:`frame`."""
 
     @abstractmethod
     def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """Parallel transport of the tangent vector ``v`` from ``x`` to ``y``."""
 
     @abstractmethod
+    def projx(self, x: Tensor) -> Tensor:
+        """The nearest point of the manifold; ``x`` itself if it is one."""
+
+    @abstractmethod
+    def contains(self, x: Tensor) -> Tensor:
+        """Which of the points lie on the manifold."""
+
+    @abstractmethod
+    def reach(self, dtype: torch.dtype) -> float | Tensor:
+        """Largest distance from the origin that coordinates of ``dtype`` can hold; one for each element of ``c``."""
+
+    @abstractmethod
+    def log_volume_element(self, x: Tensor) -> Tensor:
+        """Log-density of the Riemannian volume with respect to Lebesgue measure of the coordinates."""
+
+    @abstractmethod
+    def log_det_exp(self, v: Tensor) -> Tensor:
+        """Logarithm of the Jacobian of the exponential map at normal coordinates ``v``, in the Riemannian volume."""
+
+    @abstractmethod
+    def hessian(self, v: Tensor, weights: Tensor) -> Tensor:
+        r"""Hessian, at a point, of :math:`\tfrac12\sum_i w_i\,d(\cdot, x_i)^2` in normal coordinates there.
+
+        :param v: normal coordinates of the :math:`x_i`, ``(..., N, d)``.
+        :param weights: ``(..., N, 1)``.
+        :returns: ``(..., d, d)``.
+        """
+
+    @abstractmethod
+    def conditioning(self, x: Tensor) -> Tensor:
+        """How much rounding of coordinates is magnified at ``x``, in lengths: 1 if not at all."""
+
+    @abstractmethod
+    def base_point_variation(self, m: Tensor, v: Tensor, dm: Tensor) -> Tensor:
+        """How normal coordinates ``v`` change as their base moves; see :mod:`pyro_hyperbolic.geometry.variation`."""
+
+    def dist(self, x: Tensor, y: Tensor) -> Tensor:
+        """Geodesic distance; its derivative at ``x = y`` is taken as 0."""
+        return safe_norm(self.to_normal_coords(x, y)).squeeze(-1)
+
+    def dist0(self, x: Tensor) -> Tensor:
+        """Distance to the origin."""
+        return safe_norm(self.to_normal_coords(None, x)).squeeze(-1)
+
+    def pairwise_dist(self, x: Tensor, y: Tensor) -> Tensor:
+        """Distances of ``(..., N, D)`` to ``(..., M, D)`` as ``(..., N, M)``; the spaces here take O(N M) memory."""
+        self._check_sets()
+        return self.unsqueeze().dist(x.unsqueeze(-2), y.unsqueeze(-3))
+
+    def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """Riemannian inner product of tangent vectors at ``x``."""
+        return dot(self.coframe(x, u), self.coframe(x, v))
+
+    def norm(self, x: Tensor, u: Tensor) -> Tensor:
+        """Riemannian norm of a tangent vector at ``x``."""
+        return safe_norm(self.coframe(x, u)).squeeze(-1)
+
+    def expmap(self, x: Tensor, v: Tensor) -> Tensor:
+        """Exponential map of the tangent vector ``v`` at ``x``."""
+        return self.from_normal_coords(x, self.coframe(x, v))
+
+    def logmap(self, x: Tensor, y: Tensor) -> Tensor:
+        """Logarithm map, the inverse of :meth:`expmap`."""
+        return self.frame(x, self.to_normal_coords(x, y))
+
+    def expmap0(self, v: Tensor) -> Tensor:
+        """Exponential map of the tangent vector ``v`` at the origin."""
+        return self.expmap(self._origin_of(v), v)
+
+    def logmap0(self, y: Tensor) -> Tensor:
+        """Logarithm map at the origin."""
+        return self.frame(self._origin_of(y), self.to_normal_coords(None, y))
+
+    def transp0(self, y: Tensor, v: Tensor) -> Tensor:
+        """Parallel transport of ``v`` from the origin to ``y``."""
+        return self.frame(y, self.coframe(self._origin_of(v), v))
+
+    def transp0back(self, x: Tensor, u: Tensor) -> Tensor:
+        """Parallel transport of ``u`` from ``x`` to the origin."""
+        return self.frame(self._origin_of(u), self.coframe(x, u))
+
+    def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The point reached at time ``t`` on the geodesic with ``x`` at 0 and ``y`` at 1."""
+        factor = t.unsqueeze(-1) if isinstance(t, Tensor) else t
+        return self.from_normal_coords(x, factor * self.to_normal_coords(x, y))
+
+    def frechet_mean(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Weighted Fréchet mean of points ``(..., N, D)``; see :func:`~pyro_hyperbolic.geometry.frechet_mean`."""
+        return frechet_mean(self, x, weights)
+
     def dist2plane(self, x: Tensor, p: Tensor, a: Tensor, signed: bool = True) -> Tensor:
         """Distance to the geodesic hyperplane through ``p`` with normal ``a``, positive on the side of ``a``."""
+        raise ValueError(
+            f"{self!r} has no distances to geodesic hyperplanes; use its normal coordinates, or in a model the decoder"
+            " 'logmap' or 'mlp'."
+        )
 
     def dist2plane0(self, x: Tensor, p: Tensor, v: Tensor, signed: bool = True) -> Tensor:
         """As :meth:`dist2plane`, for the normal with components ``v`` in the frame carried from the origin to ``p``.
@@ -231,141 +278,52 @@ class Manifold(ABC):
         """
         return self.dist2plane(x, p, self.frame(p, v), signed)
 
-    @abstractmethod
-    def contains(self, x: Tensor) -> Tensor:
-        """Which of the points lie on the manifold."""
-
-    @abstractmethod
-    def log_volume_element(self, x: Tensor) -> Tensor:
-        """Log-density of the Riemannian volume with respect to Lebesgue measure of the coordinates."""
-
-    @abstractmethod
-    def projx(self, x: Tensor) -> Tensor:
-        """The nearest point of the manifold; ``x`` itself if it is one."""
-
-    def log_det_exp(self, v: Tensor) -> Tensor:
-        r"""Logarithm of the Jacobian of the exponential map at normal coordinates ``v``, in the Riemannian volume.
-
-        .. math:: (d - 1) \log\frac{\sinh(\sqrt{c}\,|v|)}{\sqrt{c}\,|v|}
-
-        for curvature :math:`-c`, with the sine for a positive one.
-        """
-        square = squared_norm(v)
-        return (v.shape[-1] - 1) * log_sinhc(self.opposite(square) * square, self.sign).squeeze(-1)
-
-    def hessian(self, v: Tensor, weights: Tensor) -> Tensor:
-        r"""Hessian, at a point, of :math:`\tfrac12\sum_i w_i\,d(\cdot, x_i)^2` in normal coordinates there.
-
-        That of :math:`\tfrac12 d^2` is 1 along the geodesic and :math:`s\coth s`, :math:`s = \sqrt{c}\,d`, across it;
-        :math:`s\cot s` for a positive curvature.
-
-        :param v: normal coordinates of the :math:`x_i`, ``(..., N, d)``.
-        :param weights: ``(..., N, 1)``.
-        :returns: ``(..., d, d)``.
-        """
-        square = squared_norm(v)
-        across = 1 / tanhc(self.opposite(square) * square, self.sign)
-        unit = v / torch.where(square == 0, 1.0, square).sqrt()
-        eye = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
-        along = einsum("...ni,...nj->...ij", weights * (1 - across) * unit, unit)
-        return (weights * across).sum(-2, keepdim=True) * eye + along
-
-    def conditioning(self, x: Tensor) -> Tensor:
-        r"""How much rounding is magnified at ``x``: :math:`\cosh(\sqrt{c}\,d(0, x))`, 1 on a sphere."""
-        distance = self.dist0(x).unsqueeze(-1)
-        if self.sign < 0:
-            return torch.ones_like(distance).squeeze(-1)
-        return cosh_sqrt(self.opposite(distance) * distance.square()).squeeze(-1)
-
-    def base_point_variation(self, m: Tensor, v: Tensor, dm: Tensor) -> Tensor:
-        """How normal coordinates ``v`` change as their base moves; see :mod:`pyro_hyperbolic.geometry.variation`."""
-        return base_point_variation(m, v, dm, self.opposite(m, v, dm), self.sign)
-
     def recentre(self, m: Tensor, v: Tensor) -> Tensor:
-        """Normal coordinates, at the point with coordinates ``m`` at the origin, of the one with ``v`` there.
-
-        In hyperbolic space without the points themselves: see :mod:`pyro_hyperbolic.geometry.recentre`.
-        """
-        if self.sign > 0:
-            return recentre(m, v, self.aligned_c(v, m))
+        """Normal coordinates, at the point with coordinates ``m`` at the origin, of the one with ``v`` there."""
         return self.to_normal_coords(self.from_normal_coords(None, m), self.from_normal_coords(None, v))
-
-    def exp0(self, v: Tensor) -> Tensor:
-        r"""The ball's :math:`\exp_0`: the point at distance :math:`2|v|` of the origin; :math:`|v|` in flat factors.
-
-        So layers and encoders of the hyperbolic charts are those of the paper, whose metric at the origin is
-        :math:`4\,dz^2`.
-        """
-        return self.from_normal_coords(None, 2 * v)
-
-    def log0(self, x: Tensor) -> Tensor:
-        """The inverse of :meth:`exp0`."""
-        return self.to_normal_coords(None, x) / 2
 
     def period(self, x: Tensor) -> float | Tensor | None:
         r"""Length of a closed geodesic as a factor of the coordinates of ``x``; ``None`` if none closes.
 
-        Where geodesics close the exponential map is onto, but not one-to-one: normal coordinates ``v`` and
-        :math:`v + m\,v/|v|` times the period, for every integer m, are those of one point.
+        Where geodesics close, normal coordinates ``v`` and :math:`v + m\,v/|v|` times the period, for every integer m,
+        are those of one point. A product has no period of its own: ask its :meth:`leaves`.
         """
-        return None
+        if not self.geodesics_close:
+            return None
+        raise ValueError(f"{self!r} has no one period; ask each of its leaves(dim) for its own.")
 
-    def from_flat(self, v: Tensor) -> Tensor:
-        """A smooth one-to-one map of vectors ``(..., d)`` onto the space: the exponential map where that is one."""
+    def from_unconstrained(self, v: Tensor) -> Tensor:
+        """A smooth bijection from all vectors ``(..., d)`` to the space, up to a set without volume.
+
+        It is what ``biject_to`` gives. Where no geodesic closes, the vectors are normal coordinates at the origin.
+        """
+        self._check_open()
         return self.from_normal_coords(None, v)
 
-    def to_flat(self, x: Tensor) -> Tensor:
-        """The inverse of :meth:`from_flat`."""
+    def to_unconstrained(self, x: Tensor) -> Tensor:
+        """The inverse of :meth:`from_unconstrained`."""
+        self._check_open()
         return self.to_normal_coords(None, x)
 
-    def log_det_flat(self, v: Tensor) -> Tensor:
-        """Logarithm of the Jacobian of :meth:`from_flat` in the Riemannian volume."""
+    def log_det_unconstrained(self, v: Tensor) -> Tensor:
+        """Logarithm of the Jacobian of :meth:`from_unconstrained` in the Riemannian volume."""
+        self._check_open()
         return self.log_det_exp(v)
 
-    @abstractmethod
-    def reach(self, dtype: torch.dtype) -> float | Tensor:
-        """Largest distance from the origin that coordinates of ``dtype`` can hold; one for each element of ``c``."""
+    def _check_open(self) -> None:
+        if self.geodesics_close:
+            raise NotImplementedError(
+                f"geodesics of {self!r} close, so that the exponential map is no bijection; its class has to give"
+                " from_unconstrained, to_unconstrained and log_det_unconstrained."
+            )
 
+    def num_features(self, dim: int) -> int:
+        """How many numbers :meth:`features` gives in ``dim`` dimensions."""
+        return self.ambient_dim(dim)
 
-def same_curvature(a: float | Tensor, b: float | Tensor) -> bool:
-    """Whether two curvatures are the same object, or hold the same numbers wherever they broadcast."""
-    if a is b:
-        return True
-    if not (isinstance(a, Tensor) or isinstance(b, Tensor)):
-        return a == b
-    if not inspectable(*[t for t in (a, b) if isinstance(t, Tensor)]):
-        return False
-    a, b = (torch.as_tensor(t, dtype=torch.float64, device="cpu").detach() for t in (a, b))
-    try:
-        return bool((a == b).all())
-    except RuntimeError:  # the shapes do not broadcast
-        return False
+    def features(self, x: Tensor) -> Tensor:
+        """Points as inputs of a network: ``x`` itself, or functions of it that are bounded and continuous."""
+        return x
 
-
-_NUM_SHOWN = 4
-
-
-def describe(c: float | Tensor, form: str = "") -> str:
-    """A curvature in words: a number in the format ``form``, the first values and the shape of a batch."""
-    if not isinstance(c, Tensor):
-        return f"{c:{form}}"
-    if not inspectable(c):
-        return f"<{c.dtype} of shape {tuple(c.shape)}>"
-    if c.dim() == 0:
-        return f"{c.item():{form}}"
-    values = [f"{value:g}" for value in c.detach().flatten()[:_NUM_SHOWN].tolist()]
-    return f"[{', '.join(values + ['...'] * (c.numel() > _NUM_SHOWN))}] of shape {tuple(c.shape)}"
-
-
-def checked_type(c: float | Tensor, name: str, meaning: str) -> float | Tensor:
-    """A curvature as a float or a floating tensor, whose values are not looked at."""
-    remedy = f"pass a float or a floating tensor {meaning}"
-    if isinstance(c, Tensor):
-        if not c.is_floating_point():
-            remedy += "" if c.is_complex() else f", for example {name}.float()"
-            raise ValueError(f"{name} must be a floating tensor, got {c.dtype} of shape {tuple(c.shape)}; {remedy}.")
-        check_precision(c, name)
-        return c
-    if not is_number(c):
-        raise ValueError(f"{name} must be a number, got {c!r}; {remedy}.")
-    return float(c)
+    def _origin_of(self, x: Tensor) -> Tensor:
+        return self.origin(self.intrinsic_dim(static_size(x)), x.dtype, x.device)

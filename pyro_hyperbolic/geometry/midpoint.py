@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.geometry.manifold import Manifold
+from pyro_hyperbolic.geometry.constant_curvature import ConstantCurvature
 from pyro_hyperbolic.geometry.poincare_math import logmap0
 from pyro_hyperbolic.ops.special import asinhc, cosh_sqrt, safe_norm, sinhc, squared_norm, unit
 
 
-def midpoint(manifold: Manifold, x: Tensor, weights: Tensor, dims: list[int]) -> Tensor:
+def midpoint(manifold: ConstantCurvature, x: Tensor, weights: Tensor, dims: list[int]) -> Tensor:
     r"""The point in the direction of :math:`\sum_i w_i x_i`, where :math:`x_i` are points of the hyperboloid.
 
     It is written in normal coordinates, hence for every chart, and around the centroid itself, where no sum

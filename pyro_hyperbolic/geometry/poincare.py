@@ -7,7 +7,6 @@ from torch import Tensor
 
 from pyro_hyperbolic.geometry import poincare_math as pm
 from pyro_hyperbolic.geometry.chart import StereographicChart
-from pyro_hyperbolic.geometry.frechet import frechet_mean
 from pyro_hyperbolic.geometry.gyro import GyroManifold
 from pyro_hyperbolic.ops.checks import check_sizes
 
@@ -51,10 +50,6 @@ class PoincareBall(StereographicChart, GyroManifold):
     def geodesic(self, t: float | Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The point reached at time ``t`` on the geodesic with ``x`` at 0 and ``y`` at 1."""
         return pm.geodesic(t, x, y, self.aligned_c(x, y))
-
-    def frechet_mean(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Weighted Fréchet mean of points ``(..., N, d)``; see :func:`~pyro_hyperbolic.geometry.frechet_mean`."""
-        return frechet_mean(self, x, weights)
 
     def proju(self, x: Tensor, u: Tensor) -> Tensor:
         """``u`` itself, of the shape of the points: every vector is a tangent vector."""

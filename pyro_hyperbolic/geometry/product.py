@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from pyro_hyperbolic.geometry.framed import Space
 from pyro_hyperbolic.geometry.manifold import Manifold
 from pyro_hyperbolic.ops.checks import check_sizes, checked_integer
 from pyro_hyperbolic.ops.special import inverse_norm, safe_norm
@@ -16,7 +16,7 @@ from pyro_hyperbolic.ops.special import inverse_norm, safe_norm
 Factor = tuple[Manifold, int]
 
 
-class Product(Space):
+class Product(Manifold):
     r"""The Riemannian product :math:`M_1 \times \cdots \times M_n`.
 
     A point is the concatenation of the coordinates of its factors, and so are its normal coordinates ``(..., d)`` and
@@ -68,19 +68,40 @@ class Product(Space):
             count = len(space.curvatures)
             factors.append((space.with_curvatures(rest[:count]), dim))
             rest = rest[count:]
-        return type(self)(*factors)
+        return self._of(factors)
+
+    def _of(self, factors: Sequence[Factor]) -> Self:
+        new = copy.copy(self)
+        new.factors = tuple(factors)
+        _ = new.batch_shape  # raises if those of the factors do not broadcast
+        return new
+
+    @property
+    def signed_curvatures(self) -> tuple[bool, ...]:
+        return tuple(signed for space, _ in self.factors for signed in space.signed_curvatures)
+
+    def assume_valid(self) -> Self:
+        return self._of([(space.assume_valid(), dim) for space, dim in self.factors])
+
+    @property
+    def kind(self) -> str:
+        return " x ".join(space.kind for space, _ in self.factors)
+
+    @property
+    def geodesics_close(self) -> bool:
+        return any(space.geodesics_close for space, _ in self.factors)
 
     def leaves(self, dim: int) -> list[Factor]:
         return [leaf for space, d in self.factors for leaf in space.leaves(d)]
 
     def __repr__(self) -> str:
-        return f"Product({', '.join(f'({space!r}, {dim})' for space, dim in self.factors)})"
+        return f"{type(self).__name__}({', '.join(f'({space!r}, {dim})' for space, dim in self.factors)})"
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Product) and self.factors == other.factors)
+        return self is other or (type(self) is type(other) and self.factors == other.factors)
 
     def __hash__(self) -> int:
-        return hash((Product, self.factors))
+        return hash((type(self), self.factors))
 
     def intrinsic_dim(self, size: int) -> int:
         if size != sum(self.sizes):
@@ -124,7 +145,7 @@ class Product(Space):
 
     def coframe(self, x: Tensor, u: Tensor) -> Tensor:
         rows = self._rows(self.split(x), self.split(u))
-        return _cat([_coframe(space, p, w) for space, p, w in rows])
+        return _cat([space.coframe(p, w) for space, p, w in rows])
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         """Geodesic distance; its derivative at ``x = y`` is taken as 0."""
@@ -185,25 +206,28 @@ class Product(Space):
         rows = self._rows(self.split_coords(m), self.split_coords(v), self.split_coords(dm))
         return _cat([space.base_point_variation(*parts) for space, *parts in rows])
 
-    def exp0(self, v: Tensor) -> Tensor:
-        return _cat([space.exp0(u) for space, u in self._rows(self.split_coords(v))])
-
-    def log0(self, x: Tensor) -> Tensor:
-        return _cat([space.log0(p) for space, p in self._rows(self.split(x))])
-
     def recentre(self, m: Tensor, v: Tensor) -> Tensor:
         return _cat(
             [space.recentre(*parts) for space, *parts in self._rows(self.split_coords(m), self.split_coords(v))]
         )
 
-    def from_flat(self, v: Tensor) -> Tensor:
-        return _cat([space.from_flat(u) for space, u in self._rows(self.split_coords(v))])
+    def from_unconstrained(self, v: Tensor) -> Tensor:
+        return _cat([space.from_unconstrained(u) for space, u in self._rows(self.split_coords(v))])
 
-    def to_flat(self, x: Tensor) -> Tensor:
-        return _cat([space.to_flat(p) for space, p in self._rows(self.split(x))])
+    def to_unconstrained(self, x: Tensor) -> Tensor:
+        return _cat([space.to_unconstrained(p) for space, p in self._rows(self.split(x))])
 
-    def log_det_flat(self, v: Tensor) -> Tensor:
-        return _sum([space.log_det_flat(u) for space, u in self._rows(self.split_coords(v))])
+    def log_det_unconstrained(self, v: Tensor) -> Tensor:
+        return _sum([space.log_det_unconstrained(u) for space, u in self._rows(self.split_coords(v))])
+
+    def num_features(self, dim: int) -> int:
+        self.ambient_dim(dim)
+        return sum(space.num_features(d) for space, d in self.factors)
+
+    def features(self, x: Tensor) -> Tensor:
+        parts = self.split(x)
+        made = [space.features(p) for space, p in self._rows(parts)]
+        return x if all(a is b for a, b in zip(made, parts, strict=True)) else _cat(made)
 
     def reach(self, dtype: torch.dtype) -> float | Tensor:
         """The smallest of those of the factors: mass beyond it may be lost in one of them."""
@@ -230,10 +254,6 @@ def _check_factor(factor: Factor | Product) -> Factor:
     dim = checked_integer(f"the dimension of the factor {space!r}", dim, least=1)
     space.ambient_dim(dim)  # a product refuses a dimension that is not its own
     return space, dim
-
-
-def _coframe(space: Manifold, x: Tensor, u: Tensor) -> Tensor:
-    return space.coframe(x, u)  # type: ignore[attr-defined]
 
 
 def _cat(parts: list[Tensor]) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -17,45 +18,59 @@ from pyro_hyperbolic.geometry.stereographic import Stereographic
 
 Curvature = float | Tensor
 
-LETTERS: dict[str, Callable[[Curvature], Manifold]] = {
-    "h": Lorentz,
-    "p": PoincareBall,
-    "s": Sphere,
-    "u": lambda k: Stereographic(k),
-    "e": lambda _: Euclidean(),
+
+class Letter(NamedTuple):
+    """A kind of factor: its class, and which argument is its curvature."""
+
+    space: Callable[..., Manifold]
+    argument: str | None
+
+
+LETTERS = {
+    "h": Letter(Lorentz, "c"),
+    "p": Letter(PoincareBall, "c"),
+    "s": Letter(Sphere, "c"),
+    "u": Letter(Stereographic, "k"),
+    "e": Letter(Euclidean, None),
 }
 """Hyperboloid, Poincaré ball, sphere, stereographic chart of either sign and Euclidean space, as mvae writes them."""
 
 
-def space(signature: str, c: Curvature | Sequence[Curvature] = 1.0, k: Curvature = 0.0) -> Manifold:
+def from_signature(signature: str, c: Curvature | Sequence[Curvature] = 1.0, k: Curvature = 0.0) -> Manifold:
     """The space of a signature such as ``"h2,s2,e2"``: a letter of :data:`LETTERS` and a dimension for each factor.
 
     :param signature: the factors, separated by commas; a single one is not a product.
     :param c: ``c`` of the factors ``h``, ``p`` and ``s``, one number for all or one for each.
     :param k: the curvature of the factors ``u``.
 
-    >>> space("h2,s2,e2")
+    >>> from_signature("h2,s2,e2")
     Product((Lorentz(c=1.0), 2), (Sphere(c=1.0), 2), (Euclidean(), 2))
-    >>> space("u5", k=-0.5)
+    >>> from_signature("u5", k=-0.5)
     Stereographic(k=-0.5)
     """
-    factors = parse(signature)
-    curved = sum(letter in "hps" for letter, _ in factors)
-    values = list(c) if isinstance(c, Sequence) else [c] * curved
-    if len(values) != curved:
+    factors = [(LETTERS[letter], dim) for letter, dim in parse(signature)]
+    scaled = sum(kind.argument == "c" for kind, _ in factors)
+    values = list(c) if isinstance(c, Sequence) else [c] * scaled
+    if len(values) != scaled:
+        names = [letter for letter, kind in LETTERS.items() if kind.argument == "c"]
         raise ValueError(
-            f"c must be a number or one for each of the {curved} factors h, p and s of {signature!r},"
-            f" got {len(values)}."
+            f"c must be a number or one for each of the {scaled} factors {', '.join(names[:-1])} and {names[-1]} of"
+            f" {signature!r}, got {len(values)}."
         )
     rest = iter(values)
-    made = [(LETTERS[letter](next(rest) if letter in "hps" else k), dim) for letter, dim in factors]
+    made = []
+    for kind, dim in factors:
+        if kind.argument is None:
+            made.append((kind.space(), dim))
+        else:
+            made.append((kind.space(next(rest) if kind.argument == "c" else k), dim))
     return made[0][0] if len(made) == 1 else Product(*made)
 
 
-def dimension(signature: str) -> int:
-    """The dimension of the space.
+def signature_dim(signature: str) -> int:
+    """The dimension of the space of a signature.
 
-    >>> dimension("h2,s2,e2")
+    >>> signature_dim("h2,s2,e2")
     6
     """
     return sum(dim for _, dim in parse(signature))

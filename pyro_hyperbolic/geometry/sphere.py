@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import sphere_math as sm
-from pyro_hyperbolic.geometry.framed import Space
+from pyro_hyperbolic.geometry.constant_curvature import ConstantCurvature
 from pyro_hyperbolic.ops.checks import check_sizes, checked_integer
 from pyro_hyperbolic.ops.special import squared_norm, unit
 from pyro_hyperbolic.ops.tolerances import sphere_tolerance
 
 
-class Sphere(Space):
+class Sphere(ConstantCurvature):
     r"""The sphere :math:`|x|^2 = 1/c` of curvature :math:`+c` and radius :math:`R = 1/\sqrt c`.
 
     Points and tangent vectors are ``(..., d + 1)``, the origin is :math:`(R, 0, \ldots, 0)`: the spherical twin of
@@ -112,13 +112,13 @@ class Sphere(Space):
         r""":math:`-\log|\sqrt{c}\,x_0|`: with respect to Lebesgue measure of :math:`(x_1, \ldots, x_d)`."""
         return -torch.log((sm.root(self.aligned_c(x), x) * x[..., :1]).abs()).squeeze(-1)
 
-    def from_flat(self, v: Tensor) -> Tensor:
+    def from_unconstrained(self, v: Tensor) -> Tensor:
         """The inverse of the stereographic projection from the antipode of the origin, which it leaves out."""
         return sm.unproject(v, self.aligned_c(v))
 
-    def to_flat(self, x: Tensor) -> Tensor:
+    def to_unconstrained(self, x: Tensor) -> Tensor:
         return sm.project(x, self.aligned_c(x))
 
-    def log_det_flat(self, v: Tensor) -> Tensor:
+    def log_det_unconstrained(self, v: Tensor) -> Tensor:
         r""":math:`-d\log(1 + c|v|^2/4)`."""
         return -v.shape[-1] * torch.log1p(self.aligned_c(v) * squared_norm(v) / 4).squeeze(-1)

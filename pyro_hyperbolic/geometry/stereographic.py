@@ -12,12 +12,11 @@ from torch import Tensor
 from typing_extensions import Self
 
 from pyro_hyperbolic.geometry.chart import StereographicChart
-from pyro_hyperbolic.geometry.framed import Space
-from pyro_hyperbolic.geometry.manifold import checked_type, describe
+from pyro_hyperbolic.geometry.curvature import checked_type, describe
 from pyro_hyperbolic.ops.special import squared_norm
 
 
-class Stereographic(StereographicChart, Space):
+class Stereographic(StereographicChart):
     r"""The space of curvature ``k``, of either sign: the metric :math:`4\,dx^2/(1 + k|x|^2)^2`.
 
     For ``k < 0`` it is ``PoincareBall(-k)``; for ``k > 0`` the sphere of radius :math:`1/\sqrt k`, projected from the
@@ -55,6 +54,10 @@ class Stereographic(StereographicChart, Space):
     def curvatures(self) -> tuple[float | Tensor, ...]:
         return (self.k,)
 
+    @property
+    def signed_curvatures(self) -> tuple[bool, ...]:
+        return (True,)
+
     def with_curvatures(self, values: Sequence[float | Tensor]) -> Self:
         (k,) = values
         new = copy.copy(self)
@@ -71,7 +74,7 @@ class Stereographic(StereographicChart, Space):
         raise ValueError(f"k must be finite, got {-c}; pass a float or a tensor, the curvature.")
 
     def __repr__(self) -> str:
-        return f"Stereographic(k={describe(self.k)})"
+        return f"{type(self).__name__}(k={describe(self.k)})"
 
     def period(self, x: Tensor) -> float | Tensor | None:
         c = self.aligned_c(x)
@@ -87,14 +90,14 @@ class Stereographic(StereographicChart, Space):
     def conditioning(self, x: Tensor) -> Tensor:
         return self.lambda_x(x).clamp(min=2) / 2
 
-    def from_flat(self, v: Tensor) -> Tensor:
+    def from_unconstrained(self, v: Tensor) -> Tensor:
         """The exponential map for ``k <= 0``, half of ``v`` itself for ``k > 0``."""
         return torch.where(self._closed(v), v / 2, self.from_normal_coords(None, v))
 
-    def to_flat(self, x: Tensor) -> Tensor:
+    def to_unconstrained(self, x: Tensor) -> Tensor:
         return torch.where(self._closed(x), 2 * x, self.to_normal_coords(None, x))
 
-    def log_det_flat(self, v: Tensor) -> Tensor:
+    def log_det_unconstrained(self, v: Tensor) -> Tensor:
         square, closed = squared_norm(v), self._closed(v)
         # Each branch on arguments of its own: the sine has zeros.
         plane = torch.log1p(torch.where(closed, -self.opposite(v) * square / 4, 0.0)).squeeze(-1)

@@ -82,7 +82,7 @@ class AutoWrappedNormal(AutoNormal):
             if isinstance(point, OnManifold):
                 # Pyro starts from the unconstrained coordinates, which are others where geodesics close.
                 loc = self._get_loc_and_scale(name)[0].detach()
-                loc = point.manifold.to_normal_coords(None, point.manifold.from_flat(loc))
+                loc = point.manifold.to_normal_coords(None, point.manifold.from_unconstrained(loc))
                 deep_setattr(self.locs, name, PyroParam(loc, constraints.real, self._event_dims[name]))
         self._moving: set[str] = set()
         # As other tensors, so that a curvature that is a latent is not the same one.

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pyro_hyperbolic.distributions import ExpMapTransform
-from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
+from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.match import manifold_of
 from pyro_hyperbolic.ops.nested import map_tensors
@@ -84,7 +84,7 @@ class Draws:
         value = site["value"].view_as(site["value"])
         self._replace(site, value, value)
         distribution = base_distribution(site["fn"])
-        if isinstance(distribution, ManifoldNormal) and distribution.drew(site["value"]):
+        if isinstance(distribution, ManifoldDistribution) and distribution.drew(site["value"]):
             self._motions[site["name"]] = distribution.draw_motion()
             self._variables.append((self._motions[site["name"]][1], site["fn"].event_dim))
         self._variables.append((value, site["fn"].event_dim))

@@ -45,7 +45,7 @@ def check_model_guide(model: Callable[..., Any], guide: Callable[..., Any], *arg
     >>> check_model_guide(model, guide)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    ValueError: site 'z' is a point of poincare_ball(c=1) in the model, but the guide draws it from Normal, ...
+    ValueError: site 'z' is a point of PoincareBall(c=1.0) in the model, but the guide draws it from Normal, ...
     """
     with isolated(), poutine.block(), SameSpaces():
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
@@ -105,21 +105,25 @@ def _check_home(name: str, ours: Any, value: Any) -> None:
 
 def _check_supports(name: str, ours: Any, theirs: Any) -> None:
     here, there = manifold_of(ours), manifold_of(theirs)
-    if here == there or (here is not None and type(here) is type(there) and not _comparable(here, there)):
+    if here == there:
         return
     if here is None:
+        assert there is not None  # for the type checker: they differ
         raise ValueError(
             f"site {name!r} is drawn from {type(ours).__name__} in the model, but the guide makes it a point of"
-            f" {there!r}; use distributions of one space in both."
+            f" {there.manifold!r}; use distributions of one space in both."
         )
     if there is None:
         raise ValueError(
-            f"site {name!r} is a point of {here!r} in the model, but the guide draws it from {type(theirs).__name__},"
-            " whose density refers to another measure; use WrappedNormal or RiemannianNormal on the model's manifold,"
-            " or AutoWrappedNormal."
+            f"site {name!r} is a point of {here.manifold!r} in the model, but the guide draws it from"
+            f" {type(theirs).__name__}, whose density refers to another measure; use WrappedNormal or"
+            " RiemannianNormal on the model's manifold, or AutoWrappedNormal."
         )
+    if type(here.manifold) is type(there.manifold) and not _comparable(here, there):
+        return
     raise ValueError(
-        f"site {name!r} is a point of {here!r} in the model and of {there!r} in the guide; use one manifold in both."
+        f"site {name!r} is a point of {here.manifold!r} in the model and of {there.manifold!r} in the guide; use"
+        " one manifold in both."
     )
 
 

@@ -12,8 +12,8 @@ from pyro.infer.util import is_validation_enabled
 from torch import Tensor, nn
 
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
-from pyro_hyperbolic.geometry import Euclidean, Manifold
-from pyro_hyperbolic.nn import ManifoldModule
+from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Manifold
+from pyro_hyperbolic.nn import ManifoldModule, exp0
 from pyro_hyperbolic.nn.manifold import as_module
 from pyro_hyperbolic.ops.checks import check_choice, check_sizes, checked_integer, inspectable, is_number
 
@@ -123,7 +123,7 @@ class HyperbolicLatent(Latent):
         scale = scale.to(dtype)
         if self.posterior_distribution is WrappedNormal:
             scale = bounded(scale, manifold, self.dim)
-        return self.posterior_distribution(manifold.exp0(loc.to(dtype)), scale, manifold)
+        return self.posterior_distribution(exp0(manifold, loc.to(dtype)), scale, manifold)
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         return self.manifold().dist(x, y)
@@ -167,15 +167,23 @@ def bounded(scale: Tensor, manifold: Manifold, dim: int) -> Tensor:
     :param manifold: the space.
     :param dim: its dimension.
     """
-    leaves = manifold.leaves(dim)
-    if all(leaf.sign > 0 for leaf, _ in leaves):
+    if not manifold.geodesics_close:
         return scale
-    zero = torch.zeros_like(scale[..., :1])
-    curvatures = torch.broadcast_tensors(*[torch.relu(zero - leaf.opposite(scale)) for leaf, _ in leaves])
+    leaves = manifold.leaves(dim)
+    curvatures = torch.broadcast_tensors(*[_closing(leaf, scale) for leaf, _ in leaves])
     each = torch.cat([k.expand(k.shape[:-1] + (n,)) for k, (_, n) in zip(curvatures, leaves, strict=True)], -1)
     if scale.shape[-1] == 1:
         each = each.amax(-1, keepdim=True)
     return scale / (1 + each * (scale / _MOST_RADII).square()).sqrt()
+
+
+def _closing(leaf: Manifold, scale: Tensor) -> Tensor:
+    """The curvature of a sphere whose geodesics close as those of the space do, ``(..., 1)``; 0 where none closes."""
+    zero = torch.zeros_like(scale[..., :1])
+    if isinstance(leaf, ConstantCurvature):
+        return torch.relu(zero - leaf.opposite(scale))  # smooth through 0
+    period = leaf.period(scale)
+    return zero if period is None else zero + (2 * math.pi / period) ** 2
 
 
 def _gaussian(loc: Tensor, scale: Tensor, manifold: Manifold) -> Any:

@@ -310,7 +310,7 @@ class HyperbolicVAE(VAE):
     where each normal is wrapped or Riemannian, on hyperbolic space in either chart or on any of our other spaces.
 
     :param manifold: the latent space, for example ``PoincareBall(1.4)`` or a signature such as ``"h2,s2,e2"``
-        (:func:`~pyro_hyperbolic.geometry.space`); a :class:`~pyro_hyperbolic.nn.ManifoldModule` with
+        (:func:`~pyro_hyperbolic.geometry.from_signature`); a :class:`~pyro_hyperbolic.nn.ManifoldModule` with
         ``learnable=True`` learns its curvatures.
     :param latent_dim: dimension of the latent space.
     :param data_shape: shape of a datum, ``(28, 28)`` for MNIST; an integer for vectors.

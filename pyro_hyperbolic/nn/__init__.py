@@ -2,7 +2,7 @@
 
 from pyro_hyperbolic.nn.covariates import Continuous, Covariate, Covariates, Embedding, OneHot
 from pyro_hyperbolic.nn.graph import GCNConv, GraphAdjacency
-from pyro_hyperbolic.nn.linear import Exp0, GyroplaneLinear, Log0, MobiusLinear
+from pyro_hyperbolic.nn.linear import Exp0, GyroplaneLinear, Log0, MobiusLinear, exp0, log0
 from pyro_hyperbolic.nn.manifold import ManifoldModule
 from pyro_hyperbolic.nn.networks import ACTIVATIONS, DECODERS, Decoder, Encoder, build_decoder, mlp
 
@@ -24,5 +24,7 @@ __all__ = [
     "MobiusLinear",
     "OneHot",
     "build_decoder",
+    "exp0",
+    "log0",
     "mlp",
 ]

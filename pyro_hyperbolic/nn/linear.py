@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pyro_hyperbolic.geometry import Manifold, Product
+from pyro_hyperbolic.geometry import Euclidean, Manifold, Product
 from pyro_hyperbolic.nn.manifold import ManifoldModule, as_module
 from pyro_hyperbolic.ops.checks import at_least_float32, check_sizes, checked_integer
 from pyro_hyperbolic.ops.special import safe_norm, unit
@@ -150,22 +150,44 @@ class MobiusLinear(nn.Module):
 
 
 class Exp0(nn.Module):
-    r"""The ball's :math:`\exp_0`, from Euclidean vectors ``v`` to points at distance :math:`2|v|` from the origin."""
+    """The function :func:`exp0` as a layer, from Euclidean vectors to points."""
 
     def __init__(self, manifold: Manifold | ManifoldModule | str) -> None:
         super().__init__()
         self.manifold = as_module(manifold)
 
     def forward(self, v: Tensor) -> Tensor:
-        return self.manifold().exp0(at_least_float32(v))
+        return exp0(self.manifold(), at_least_float32(v))
 
 
 class Log0(nn.Module):
-    """The inverse of :class:`Exp0`, from points to Euclidean vectors."""
+    """The function :func:`log0` as a layer, from points to Euclidean vectors."""
 
     def __init__(self, manifold: Manifold | ManifoldModule | str) -> None:
         super().__init__()
         self.manifold = as_module(manifold)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.manifold().log0(at_least_float32(x))
+        return log0(self.manifold(), at_least_float32(x))
+
+
+def exp0(manifold: Manifold, v: Tensor) -> Tensor:
+    r"""The paper's :math:`\exp_0`: the point at distance :math:`2|v|` from the origin, :math:`|v|` in flat factors.
+
+    So encoders and layers are those of the paper, whose metric at the origin of the ball is :math:`4\,dz^2`, in every
+    chart.
+    """
+    return manifold.from_normal_coords(None, _times_two(manifold, v, 1))
+
+
+def log0(manifold: Manifold, x: Tensor) -> Tensor:
+    """The inverse of :func:`exp0`."""
+    return _times_two(manifold, manifold.to_normal_coords(None, x), -1)
+
+
+def _times_two(manifold: Manifold, v: Tensor, power: int) -> Tensor:
+    """Multiply by 2 to this power in factors that are not Euclidean, whose metric at the origin is :math:`dz^2`."""
+    leaves = manifold.leaves(v.shape[-1])
+    parts = zip(leaves, v.split([dim for _, dim in leaves], -1), strict=True)
+    scaled = [u if isinstance(leaf, Euclidean) else 2.0**power * u for (leaf, _), u in parts]
+    return scaled[0] if len(scaled) == 1 else torch.cat(scaled, -1)

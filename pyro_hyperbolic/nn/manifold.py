@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pyro_hyperbolic.geometry import Manifold, Stereographic
-from pyro_hyperbolic.geometry.signature import dimension, space
+from pyro_hyperbolic.geometry import Manifold, from_signature, signature_dim
 
 
 class ManifoldModule(nn.Module):
@@ -20,7 +19,7 @@ class ManifoldModule(nn.Module):
     use ``Stereographic``.
 
     :param manifold: the manifold, with the curvatures to start from; or a signature such as ``"h2,s2,e2"``
-        (:func:`~pyro_hyperbolic.geometry.space`).
+        (:func:`~pyro_hyperbolic.geometry.from_signature`).
     :param learnable: make each curvature a parameter, with gradients through every operation of the manifold. The
         curvature is then :math:`c = \operatorname{softplus}(\text{raw}) > 0`, or ``k`` itself for
         :class:`~pyro_hyperbolic.Stereographic`, which may change its sign. Otherwise each curvature is a buffer. The
@@ -37,16 +36,13 @@ class ManifoldModule(nn.Module):
         super().__init__()
         self._signature = manifold if isinstance(manifold, str) else None
         if isinstance(manifold, str):
-            manifold = space(manifold)
+            manifold = from_signature(manifold)
         if not isinstance(manifold, Manifold):
             raise ValueError(f"manifold must be a manifold, got {manifold!r}; pass for example PoincareBall(c=1.0).")
         self.learnable = learnable
         starts = [torch.as_tensor(c).detach().clone() for c in manifold.curvatures]
-        self._template = manifold.with_curvatures([1.0] * len(starts))
-        leaves = [leaf for leaf, _ in self._template.leaves(0)]
-        for leaf in leaves:
-            leaf._checked = True  # what comes from here is a curvature
-        self._is_signed = [isinstance(leaf, Stereographic) for leaf in leaves if leaf.curvatures]
+        self._template = manifold.with_curvatures([1.0] * len(starts)).assume_valid()  # what comes from here is valid
+        self._is_signed = manifold.signed_curvatures
         for name, start, signed in zip(self._names(), starts, self._is_signed, strict=True):
             self._keep(name, start, signed)
 
@@ -89,15 +85,14 @@ class ManifoldModule(nn.Module):
 
         A signature and a product do. A chart such as ``PoincareBall`` has points of every dimension.
         """
-        if self._signature is not None and dimension(self._signature) != dim:
+        if self._signature is not None and signature_dim(self._signature) != dim:
             raise ValueError(
-                f"{name} must be the dimension {dimension(self._signature)} of {self._signature!r}, got {dim}."
+                f"{name} must be the dimension {signature_dim(self._signature)} of {self._signature!r}, got {dim}."
             )
         self._template.ambient_dim(dim)  # a product refuses a dimension that is not its own
 
     def extra_repr(self) -> str:
-        leaves = [type(leaf).__name__ for leaf, _ in self._template.leaves(0)]
-        return f"{' x '.join(leaves)}, learnable={self.learnable}"
+        return f"{self._template.kind}, learnable={self.learnable}"
 
 
 def as_module(manifold: Manifold | ManifoldModule | str) -> ManifoldModule:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pyro_hyperbolic.geometry import Lorentz
 from pyro_hyperbolic.nn.linear import GyroplaneLinear, Log0, MobiusLinear
 from pyro_hyperbolic.nn.manifold import ManifoldModule
 from pyro_hyperbolic.ops.checks import check_choice, checked_integer
@@ -201,30 +200,26 @@ def _logmap(
 
 
 def _mlp(manifold: ManifoldModule, latent_dim: int, hidden_dim: int, rest: Layers) -> tuple[nn.Module, list[nn.Module]]:
-    leaves = manifold().leaves(latent_dim)
-    has_hyperboloid = any(isinstance(leaf, Lorentz) for leaf, _ in leaves)
-    size = sum(dim if isinstance(leaf, Lorentz) else leaf.ambient_dim(dim) for leaf, dim in leaves)
-    embed = BallCoordinates(manifold, latent_dim) if has_hyperboloid else nn.Identity()
-    return embed, [nn.Linear(size, hidden_dim), *rest()]
+    space = manifold()
+    origin = space.origin(latent_dim)
+    embed = nn.Identity() if space.features(origin) is origin else Features(manifold)
+    return embed, [nn.Linear(space.num_features(latent_dim), hidden_dim), *rest()]
 
 
-class BallCoordinates(nn.Module):
-    """Points of hyperboloids as points of the ball, bounded as the inputs of a network should be; others as they are.
+class Features(nn.Module):
+    """Points as the inputs of a network, by :meth:`Manifold.features <pyro_hyperbolic.geometry.Manifold.features>`.
+
+    Points of a hyperboloid become points of the ball, which are bounded.
 
     :param manifold: the manifold.
-    :param dim: its dimension.
     """
 
-    def __init__(self, manifold: ManifoldModule, dim: int) -> None:
+    def __init__(self, manifold: ManifoldModule) -> None:
         super().__init__()
         self.manifold = manifold
-        self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
-        leaves = self.manifold().leaves(self.dim)
-        parts = x.split([leaf.ambient_dim(dim) for leaf, dim in leaves], -1)
-        points = zip(leaves, parts, strict=True)
-        return torch.cat([leaf.to_poincare(p) if isinstance(leaf, Lorentz) else p for (leaf, _), p in points], -1)
+        return self.manifold().features(x)
 
 
 DECODERS: dict[str, Callable[[ManifoldModule, int, int, Layers], tuple[nn.Module, list[nn.Module]]]] = {

@@ -15,7 +15,8 @@ from matplotlib.patches import Circle
 from torch import Tensor
 
 from pyro_hyperbolic.analysis import Projection
-from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product, Sphere
+from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Manifold, PoincareBall, Product
+from pyro_hyperbolic.geometry.chart import StereographicChart
 from pyro_hyperbolic.models import HyperbolicVAE
 from pyro_hyperbolic.nn import GyroplaneLinear
 from pyro_hyperbolic.ops.checks import checked_integer
@@ -88,7 +89,7 @@ def latent_space(
         ax.set_title(kept, fontsize="small")
     ball, z = _on_disc(space, z)
     embedding(z, ball, labels=labels, ax=ax, view=view, center=center, **style)
-    if isinstance(space, Sphere):
+    if isinstance(space, ConstantCurvature) and curvature_of(space) > 0:
         ax.add_patch(Circle((0, 0), math.pi / math.sqrt(curvature_of(space)), fill=False, color="0.6"))
         ax.autoscale_view()
     layer = getattr(vae.decoder, "embed", None)  # a decoder of the user's may have none
@@ -168,15 +169,17 @@ def latent_factor(vae: HyperbolicVAE, z: Tensor, factor: int) -> tuple[Tensor, M
     leaves = manifold.leaves(vae.latent.dim)
     if not 0 <= checked_integer("factor", factor) < len(leaves):
         raise ValueError(f"factor must be one of the {len(leaves)} of {manifold!r}, from 0 on, got {factor}.")
-    return (manifold.split(z)[factor] if isinstance(manifold, Product) else z), leaves[factor][0]
+    return z.split([leaf.ambient_dim(dim) for leaf, dim in leaves], -1)[factor], leaves[factor][0]
 
 
 def _on_disc(space: Manifold, z: Tensor) -> tuple[PoincareBall, Tensor]:
     """The ball or plane to draw points of two dimensions on, and where they are on it."""
     if isinstance(space, Euclidean):
         return PoincareBall(0.0), z
-    curvature = curvature_of(space)
-    if curvature > 0:
+    if not isinstance(space, ConstantCurvature) or curvature_of(space) > 0:
         return PoincareBall(0.0), space.to_normal_coords(None, z.double())
-    ball = PoincareBall(0.0 - curvature)
-    return ball, space.to_poincare(z.double()) if isinstance(space, Lorentz) else ball.projx(z.double())
+    ball = PoincareBall(0.0 - curvature_of(space))
+    if isinstance(space, StereographicChart):
+        return ball, ball.projx(z.double())
+    # Charts of one space have the same normal coordinates at the origin.
+    return ball, ball.from_normal_coords(None, space.to_normal_coords(None, z.double()))

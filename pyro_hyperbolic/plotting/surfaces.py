@@ -11,10 +11,9 @@ from torch import Tensor
 
 from pyro_hyperbolic.analysis.inputs import checked_space
 from pyro_hyperbolic.analysis.widening import plain
-from pyro_hyperbolic.geometry import Euclidean, Lorentz, Manifold, PoincareBall, Product, Sphere, Stereographic
+from pyro_hyperbolic.geometry import ConstantCurvature, Manifold
 from pyro_hyperbolic.ops.tolerances import agreement_tolerance
 
-SPACES = (PoincareBall, Lorentz, Euclidean, Sphere, Stereographic)
 # A point to put in the middle: itself, the index of one of the points, or the Fréchet mean of all.
 Center = Tensor | int | str
 
@@ -45,17 +44,16 @@ class Surface:
 def surface(manifold: Manifold) -> Surface:
     """The space, detached, with its curvature as a plain number."""
     space = checked_space("manifold", manifold)
-    if not isinstance(space, SPACES):
-        names = ", ".join(kind.__name__ for kind in SPACES)
+    if not isinstance(space, ConstantCurvature):
         raise ValueError(
-            f"manifold must be one of {names}, got {manifold!r}; of a product draw one factor at a time, with"
+            f"manifold must be of constant curvature, got {manifold!r}; of a product draw one factor at a time, with"
             " manifold.split(points)."
         )
     space = plain(space)
     return Surface(space, curvature_of(space))
 
 
-def curvature_of(space: Manifold) -> float:
+def curvature_of(space: ConstantCurvature) -> float:
     """The curvature of a space that has one, of either sign, as a plain number."""
     opposite = space.opposite(torch.zeros(1, dtype=torch.float64))
     return -float(torch.as_tensor(opposite, dtype=torch.float64).detach()) + 0.0
@@ -63,7 +61,9 @@ def curvature_of(space: Manifold) -> float:
 
 def same_space(first: Manifold, second: Manifold) -> bool:
     """Whether these are charts of one space: their curvatures are the same number, but for rounding to float32."""
-    if any(isinstance(space, Product) or space.batch_shape.numel() != 1 for space in (first, second)):
+    if not (isinstance(first, ConstantCurvature) and isinstance(second, ConstantCurvature)):
+        return False
+    if first.batch_shape.numel() != 1 or second.batch_shape.numel() != 1:
         return False
     return math.isclose(curvature_of(first), curvature_of(second), rel_tol=agreement_tolerance(torch.float32))
 
@@ -94,7 +94,7 @@ def checked_center(center: Center | None, points: Tensor, manifold: Manifold) ->
     if isinstance(center, str):
         if center != "mean":
             raise ValueError(f"center must be a point, an index or 'mean', got {center!r}.")
-        return manifold.frechet_mean(points.reshape(-1, points.shape[-1]))  # type: ignore[attr-defined]
+        return manifold.frechet_mean(points.reshape(-1, points.shape[-1]))
     if isinstance(center, int) and not isinstance(center, bool):
         flat = points.reshape(-1, points.shape[-1])
         if not -len(flat) <= center < len(flat):

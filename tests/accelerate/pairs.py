@@ -235,7 +235,7 @@ class Mixture(nn.Module):
         ball = self.vae.manifold
         with pyro.plate("data", len(x)), poutine.scale(scale=5.0):
             k = pyro.sample("k", dist.Categorical(logits=self.logits), infer={"enumerate": "parallel"})
-            z = pyro.sample("z", hdist.WrappedNormal(ball.exp0(self.places)[k], 0.5, ball))
+            z = pyro.sample("z", hdist.WrappedNormal(ball.expmap0(self.places)[k], 0.5, ball))
             pyro.sample("x", self.vae.decode(z), obs=x)
 
     def guide(self, x: Tensor) -> None:

@@ -7,7 +7,7 @@ import torch
 from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere, Stereographic
 from pyro_hyperbolic.analysis import hyperbolic_mds
 from pyro_hyperbolic.datasets import graph_distances
-from pyro_hyperbolic.geometry import space
+from pyro_hyperbolic.geometry import from_signature
 from tests.helpers import same
 
 
@@ -87,7 +87,7 @@ def test_dtypes():
             r"distances must be smaller for torch.float32 .* end at 15.25 .*double\(\)",
         ),
         ((torch.tensor([[0.0, 80.0], [80.0, 0.0]]).double(), 1, PoincareBall(1.0)), "end at 35.3.*, got points at 40;"),
-        ((EQUAL, 2, space("h1,e1")), "hyperbolic or flat, and no product, got Product"),
+        ((EQUAL, 2, from_signature("h1,e1")), "hyperbolic or flat, and no product, got Product"),
     ],
 )
 def test_errors(arguments, message):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere, Stereographic
 from pyro_hyperbolic.analysis import pseudotime, sarkar_embedding
-from pyro_hyperbolic.geometry import Manifold, space
+from pyro_hyperbolic.geometry import Manifold, from_signature
 from tests.helpers import same
 
 # Of nodes in no order: 5 is the root.
@@ -120,7 +120,7 @@ def test_mistakes(parents: list[float], length: float, message: str) -> None:
         (PoincareBall(torch.ones(2)), "must have one curvature"),
         (Sphere(1.0), "must be hyperbolic or flat, and no product, got Sphere"),
         (Stereographic(0.1), "must be hyperbolic or flat"),
-        (space("e1,e1"), "must be hyperbolic or flat, and no product"),
+        (from_signature("e1,e1"), "must be hyperbolic or flat, and no product"),
     ],
     ids=repr,
 )

@@ -18,7 +18,7 @@ import torch
 
 from pyro_hyperbolic import commands
 from pyro_hyperbolic.commands import Parser, command, explained, fraction, load_run, natural, positive, save_run
-from pyro_hyperbolic.geometry import space
+from pyro_hyperbolic.geometry import from_signature
 
 DOCUMENTATION = """Count to a number.
 
@@ -130,7 +130,7 @@ def test_devices_that_are_not_there(count: int, text: str, message: str, monkeyp
 
 
 def test_a_signature_is_what_a_space_is_made_of() -> None:
-    assert str(space(commands.signature("h2, s1"))) == str(space("h2,s1"))
+    assert str(from_signature(commands.signature("h2, s1"))) == str(from_signature("h2,s1"))
 
 
 def parser() -> Parser:

@@ -109,7 +109,7 @@ def test_transform_equals_loop(chart, shape, batch):
         manifold = chart(c)
         loc = manifold.from_normal_coords(None, u)
         parts = []
-        for t in (hdist.ExpMapTransform(manifold, loc), biject_to(hdist.constraints.on_manifold(manifold))):
+        for t in (hdist.ExpMapTransform(manifold, loc), biject_to(hdist.constraints.on(manifold))):
             law = dist.TransformedDistribution(dist.Normal(torch.zeros_like(v), 1.3).to_event(1), [t])
             point = t(v)
             assert t.forward_shape(v.shape) == law.batch_shape + law.event_shape == point.shape
@@ -157,9 +157,9 @@ def test_shapes_that_do_not_broadcast():
 @every_chart
 def test_constraints(chart):
     c = torch.tensor([1.0, 4.0])
-    support = hdist.constraints.on_manifold(chart(c))
-    assert support == hdist.constraints.on_manifold(chart(c.clone()))
-    assert support != hdist.constraints.on_manifold(chart(1.0))
+    support = hdist.constraints.on(chart(c))
+    assert support == hdist.constraints.on(chart(c.clone()))
+    assert support != hdist.constraints.on(chart(1.0))
     assert hash(support) == hash(type(support)(c))
     assert "c=[1, 4] of shape (2,)" in repr(support)
     assert type(transform_to(support)) is hdist.ExpMapTransform

@@ -20,9 +20,9 @@ W, R, H, S = hdist.WrappedNormal, hdist.RiemannianNormal, hdist.HyperbolicRadius
 @pytest.mark.parametrize(
     ("loc", "message"),
     [
-        pytest.param(torch.tensor([1.0, 0.0]), "parameter loc .* constraint poincare_ball", id="on the border"),
-        pytest.param(torch.tensor([0.8, 0.8]), "parameter loc .* constraint poincare_ball", id="outside"),
-        pytest.param(torch.tensor([math.nan, 0.0]), "parameter loc .* constraint poincare_ball", id="nan"),
+        pytest.param(torch.tensor([1.0, 0.0]), r"parameter loc .* constraint on\(PoincareBall", id="on the border"),
+        pytest.param(torch.tensor([0.8, 0.8]), r"parameter loc .* constraint on\(PoincareBall", id="outside"),
+        pytest.param(torch.tensor([math.nan, 0.0]), r"parameter loc .* constraint on\(PoincareBall", id="nan"),
         pytest.param(torch.tensor([[0.0, 0.0], [math.inf, 0.0]]), "parameter loc", id="one infinite of two"),
         pytest.param([0.0, 0.0], "loc must be a floating tensor", id="a list"),
         pytest.param(0.0, "loc must be a floating tensor", id="a number"),
@@ -121,13 +121,13 @@ def test_value_of_log_prob(case):
 @pytest.mark.parametrize("law", BOTH)
 @pytest.mark.parametrize("value", [[1.0, 0.0], [0.9, 0.9], [math.inf, 0.0]], ids=str)
 def test_value_outside_of_the_ball(law, value):
-    with pytest.raises(ValueError, match=r"value .* within the support \(poincare_ball\(c=1\)\)"):
+    with pytest.raises(ValueError, match=r"value .* within the support \(on\(PoincareBall\(c=1.0\)\)\)"):
         law(LOC, 1.0, BALL).log_prob(torch.tensor(value))
 
 
 def test_the_support_in_a_message_may_be_in_training():
     c = torch.tensor(1.0, requires_grad=True)
-    with pytest.raises(ValueError, match=r"poincare_ball\(c=1\)"):
+    with pytest.raises(ValueError, match=r"PoincareBall\(c=1.0\)"):
         W(LOC, 1.0, PoincareBall(c)).log_prob(torch.ones(2))
 
 
@@ -187,7 +187,7 @@ def test_value_off_the_sphere():
 )
 def test_curvature_of_the_constraint(c):
     with pytest.raises(ValueError, match="c must be"):
-        hdist.constraints.poincare_ball(c)
+        hdist.constraints.on(PoincareBall(c))
 
 
 def test_ends_of_the_radius_are_allowed():

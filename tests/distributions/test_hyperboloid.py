@@ -110,18 +110,18 @@ def test_mean_and_mode_are_loc(law):
 
 
 def test_support_is_the_hyperboloid():
-    support = hdist.constraints.hyperboloid(0.7)
-    assert support == hdist.constraints.hyperboloid(torch.tensor(0.7, dtype=torch.float64))
-    assert support != hdist.constraints.hyperboloid(0.8)
-    assert support != hdist.constraints.poincare_ball(0.7)
-    assert len({support, hdist.constraints.hyperboloid(0.7), hdist.constraints.poincare_ball(0.7)}) == 2
-    assert repr(support) == "hyperboloid(c=0.7)"
+    support = hdist.constraints.on(Lorentz(0.7))
+    assert support == hdist.constraints.on(Lorentz(torch.tensor(0.7, dtype=torch.float64)))
+    assert support != hdist.constraints.on(Lorentz(0.8))
+    assert support != hdist.constraints.on(PoincareBall(0.7))
+    assert len({support, hdist.constraints.on(Lorentz(0.7)), hdist.constraints.on(PoincareBall(0.7))}) == 2
+    assert repr(support) == "on(Lorentz(c=0.7))"
     assert (support.event_dim, support.is_discrete) == (1, False)
     x = Lorentz(0.7).from_normal_coords(None, torch.randn(4, 3))
     x = torch.cat([x, 1.01 * x, -x, torch.full_like(x, math.nan)])
     assert support.check(x).tolist() == [True] * 4 + [False] * 12
     with pytest.raises(ValueError, match="c must be positive"):
-        hdist.constraints.hyperboloid(0.0)
+        hdist.constraints.on(Lorentz(0.0))
     assert law_at_origin(0.7).support == support
 
 
@@ -131,9 +131,9 @@ def law_at_origin(c, dim=3, scale=1.0, law=hdist.WrappedNormal, dtype=torch.floa
 
 @pytest.mark.parametrize("registry", [biject_to, transform_to], ids=["biject_to", "transform_to"])
 def test_registered_transform_maps_all_of_space_onto_the_hyperboloid(registry):
-    transform = registry(hdist.constraints.hyperboloid(0.7))
+    transform = registry(hdist.constraints.on(Lorentz(0.7)))
     assert transform.domain == constraints.real_vector
-    assert transform.codomain == hdist.constraints.hyperboloid(0.7)
+    assert transform.codomain == hdist.constraints.on(Lorentz(0.7))
     assert transform.bijective
     v = torch.logspace(-8, 2.5, 40, dtype=torch.float64).unsqueeze(-1) * torch.tensor([0.6, 0.0, -0.8])
     x = transform(v)
@@ -146,7 +146,7 @@ def test_registered_transform_maps_all_of_space_onto_the_hyperboloid(registry):
 
 @pytest.mark.parametrize("dim", [1, 2, 4])
 def test_jacobian_is_that_of_the_riemannian_volume(dim):
-    transform = biject_to(hdist.constraints.hyperboloid(0.7))
+    transform = biject_to(hdist.constraints.on(Lorentz(0.7)))
     metric = torch.diag(torch.tensor([-1.0] + [1.0] * dim, dtype=torch.float64))
     for v in torch.randn(5, dim, dtype=torch.float64) * torch.logspace(-3, 0.7, 5, dtype=torch.float64).unsqueeze(-1):
         jacobian = torch.func.jacrev(transform)(v)
@@ -156,7 +156,7 @@ def test_jacobian_is_that_of_the_riemannian_volume(dim):
 
 def test_transformed_gaussian_is_the_wrapped_normal():
     base = dist.Normal(torch.zeros(3, dtype=torch.float64), 0.7).to_event(1)
-    pushed = dist.TransformedDistribution(base, [biject_to(hdist.constraints.hyperboloid(1.4))])
+    pushed = dist.TransformedDistribution(base, [biject_to(hdist.constraints.on(Lorentz(1.4)))])
     wrapped = law_at_origin(1.4, scale=0.7)
     z = wrapped.sample((30,))
     assert pushed.event_shape == wrapped.event_shape == (4,)

@@ -247,7 +247,7 @@ class TestLimits:
 
         def bound(k, centre):
             space = Stereographic(k)
-            q = hdist.WrappedNormal(space.exp0(centre), 0.5, space, validate_args=False)
+            q = hdist.WrappedNormal(space.from_normal_coords(None, 2 * centre), 0.5, space, validate_args=False)
             z = q.from_noise(noise)
             p = hdist.WrappedNormal(torch.zeros_like(axis), 1.0, space, validate_args=False)
             return p.log_prob(z) - q.log_prob(z)

@@ -15,7 +15,7 @@ from pyro_hyperbolic import PoincareBall
 from tests.distributions.cases import HYPERBOLIC, NORMALS, ONE_TO_ONE
 from tests.helpers import DTYPES, GEOMETRY, same
 
-poincare_ball = hdist.constraints.poincare_ball
+on = hdist.constraints.on
 CURVATURES = [0.0, 0.1, 1.0, 4.0]
 every_c = pytest.mark.parametrize("c", CURVATURES)
 every_dim = pytest.mark.parametrize("dim", [1, 2, 5])
@@ -32,34 +32,38 @@ def _support(case):
 class TestConstraint:
     @pytest.mark.parametrize("other", [1.0, torch.tensor(1.0), torch.tensor(1.0, requires_grad=True)], ids=str)
     def test_equal_curvature_makes_it_equal(self, other):
-        assert poincare_ball(1.0) == poincare_ball(other)
-        assert hash(poincare_ball(1.0)) == hash(poincare_ball(other))
+        assert on(PoincareBall(1.0)) == on(PoincareBall(other))
+        assert hash(on(PoincareBall(1.0))) == hash(on(PoincareBall(other)))
 
-    @pytest.mark.parametrize("other", [poincare_ball(0.5), PoincareBall(1.0), dist.constraints.real_vector, None])
+    @pytest.mark.parametrize("other", [on(PoincareBall(0.5)), PoincareBall(1.0), dist.constraints.real_vector, None])
     def test_anything_else_is_different(self, other):
-        assert poincare_ball(1.0) != other
+        assert on(PoincareBall(1.0)) != other
 
-    @pytest.mark.parametrize("c", [0.7, torch.tensor(0.7), torch.tensor(0.7, requires_grad=True)], ids=str)
-    def test_repr_gives_the_curvature(self, c):
-        assert repr(poincare_ball(c)) == "poincare_ball(c=0.7)"
+    @pytest.mark.parametrize("c", [0.5, torch.tensor(0.5), torch.tensor(0.5, requires_grad=True)], ids=str)
+    def test_repr_gives_the_manifold(self, c):
+        assert repr(on(PoincareBall(c))) == "on(PoincareBall(c=0.5))"
+
+    def test_it_needs_a_manifold(self):
+        with pytest.raises(ValueError, match=r"manifold must be a manifold, got 1.0; pass for example PoincareBall"):
+            on(1.0)
 
     @every_dtype
     @pytest.mark.parametrize("c", [0.1, 1.0, 4.0])
     def test_check_is_about_being_strictly_inside(self, c, dtype):
         radius = torch.tensor([0.0, 0.999, 1.001, math.nan, math.inf], dtype=dtype) / math.sqrt(c)
         points = radius.unsqueeze(-1) * torch.tensor([0.6, 0.8], dtype=dtype)
-        assert poincare_ball(c).check(points).tolist() == [True, True, False, False, False]
+        assert on(PoincareBall(c)).check(points).tolist() == [True, True, False, False, False]
 
     def test_the_border_is_outside(self):
-        assert not poincare_ball(1.0).check(torch.tensor([1.0, 0.0]))
+        assert not on(PoincareBall(1.0)).check(torch.tensor([1.0, 0.0]))
 
     def test_it_is_one_event_dimension_and_continuous(self):
-        assert poincare_ball(1.0).event_dim == 1
-        assert not poincare_ball(1.0).is_discrete
+        assert on(PoincareBall(1.0)).event_dim == 1
+        assert not on(PoincareBall(1.0)).is_discrete
 
     @pytest.mark.parametrize("copier", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
     def test_copies_are_equal(self, copier):
-        assert copier(poincare_ball(0.3)) == poincare_ball(0.3)
+        assert copier(on(PoincareBall(0.3))) == on(PoincareBall(0.3))
 
     @every_support
     def test_support_of_a_law_has_its_curvature(self, case):
@@ -115,7 +119,7 @@ class TestJacobian:
         same(transform.log_abs_det_jacobian(v, transform(v)), expected, 1e-9)
 
     def test_inverse_has_the_opposite_one(self):
-        transform = biject_to(poincare_ball(1.0))
+        transform = biject_to(on(PoincareBall(1.0)))
         v = torch.randn(4, 2)
         z = transform(v)
         torch.testing.assert_close(
@@ -124,7 +128,7 @@ class TestJacobian:
 
     def test_at_zero_it_is_zero_with_zero_gradient(self):
         v = torch.zeros(3, requires_grad=True)
-        transform = biject_to(poincare_ball(1.0))
+        transform = biject_to(on(PoincareBall(1.0)))
         log_det = transform.log_abs_det_jacobian(v, transform(v))
         assert log_det == 0
         assert (torch.autograd.grad(log_det, v)[0] == 0).all()
@@ -211,11 +215,11 @@ class TestTransform:
         transform = hdist.ExpMapTransform(PoincareBall(0.3))
         assert transform.bijective
         assert transform.domain == dist.constraints.real_vector
-        assert transform.codomain == poincare_ball(0.3)
+        assert transform.codomain == on(PoincareBall(0.3))
 
     def test_gradient_reaches_the_curvature(self):
         c = torch.tensor(0.5, requires_grad=True)
-        z = biject_to(poincare_ball(c))(torch.tensor([1.0, 2.0]))
+        z = biject_to(on(PoincareBall(c)))(torch.tensor([1.0, 2.0]))
         assert torch.autograd.grad(z.sum(), c)[0] < 0  # the same distance is nearer in a smaller ball
 
 
@@ -226,7 +230,7 @@ class TestPyroParam:
 
         def parameter():
             start = torch.zeros(2, dtype=torch.float64)
-            return pyro.param("p", start, constraint=poincare_ball(1.0))
+            return pyro.param("p", start, constraint=on(PoincareBall(1.0)))
 
         parameter()
         optimiser = torch.optim.Adam([pyro.get_param_store()._params["p"]], lr=0.2)
@@ -235,12 +239,12 @@ class TestPyroParam:
             loss = ball.dist(parameter(), target).square()
             loss.backward()
             optimiser.step()
-            assert poincare_ball(1.0).check(parameter())
+            assert on(PoincareBall(1.0)).check(parameter())
         assert ball.dist(parameter(), target) < 0.01
 
     def test_the_store_survives_saving(self, tmp_path):
         value = torch.tensor([0.3, 0.4])
-        pyro.param("p", value, constraint=poincare_ball(1.0))
+        pyro.param("p", value, constraint=on(PoincareBall(1.0)))
         path = tmp_path / "params"
         pyro.get_param_store().save(path)
         pyro.clear_param_store()

@@ -281,7 +281,7 @@ def test_curvature_is_kept_as_it_is():
     c = torch.tensor(1.0, requires_grad=True)
     assert Lorentz(c).c is c
     meta = torch.tensor(1.0, device="meta")
-    assert Lorentz.with_curvature(meta).c is meta
+    assert Lorentz(1.0).with_curvatures([meta]).c is meta
 
 
 def test_equality():

@@ -136,7 +136,7 @@ def test_curvature_is_kept_as_it_is():
 
 def test_curvature_known_to_be_valid_is_not_looked_at():
     c = torch.tensor(1.0, device="meta")
-    assert PoincareBall.with_curvature(c).c is c
+    assert PoincareBall(1.0).with_curvatures([c]).c is c
 
 
 def test_equality():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Product, Sphere, Stereographic
-from pyro_hyperbolic.geometry import dimension, space
+from pyro_hyperbolic.geometry import from_signature, signature_dim
 from pyro_hyperbolic.models import HyperbolicVAE, HyperbolicVGAE
 
 EDGES = torch.tensor([[0, 1], [1, 2]])
@@ -21,17 +21,17 @@ EDGES = torch.tensor([[0, 1], [1, 2]])
     ],
 )
 def test_space(signature, options, expected, dim):
-    assert space(signature, **options) == expected
-    assert dimension(signature) == dim
+    assert from_signature(signature, **options) == expected
+    assert signature_dim(signature) == dim
 
 
 @pytest.mark.parametrize("bad", ["", "h", "2", "x2", "h0", "h2,,e2", "h2;e2", "H2"])
 def test_bad_signature(bad):
     with pytest.raises(ValueError, match="letters h, p, s, u, e and a dimension"):
-        space(bad)
+        from_signature(bad)
 
 
-@pytest.mark.parametrize("function", [space, dimension])
+@pytest.mark.parametrize("function", [from_signature, signature_dim])
 def test_no_signature(function):
     with pytest.raises(ValueError, match="signature must be a string, got 3; write for example 'h2,s2,e2'"):
         function(3)
@@ -39,13 +39,13 @@ def test_no_signature(function):
 
 def test_wrong_number_of_curvatures():
     with pytest.raises(ValueError, match="one for each of the 2 factors"):
-        space("h2,s2,e2", c=[1.0])
+        from_signature("h2,s2,e2", c=[1.0])
 
 
 def test_models_take_it():
-    assert HyperbolicVAE("h2,s2,e2", 6, 5).manifold == space("h2,s2,e2")
+    assert HyperbolicVAE("h2,s2,e2", 6, 5).manifold == from_signature("h2,s2,e2")
     assert HyperbolicVGAE("u3", 3, EDGES, latent_dim=3).manifold == Stereographic(0.0)
     with pytest.raises(ValueError, match="latent_dim must be the dimension 4 of 'h2,s2', got 5"):
         HyperbolicVAE("h2,s2", 5, 5)
     with pytest.raises(ValueError, match=r"has dimension 4, 2 \+ 2, got 5"):
-        HyperbolicVAE(space("h2,s2"), 5, 5)
+        HyperbolicVAE(from_signature("h2,s2"), 5, 5)

@@ -41,7 +41,7 @@ class TestStereographic:
             "dist2plane": (self.X, self.Y, v),
             "log_det_exp": (v,),
             "log_volume_element": (self.X,),
-            "from_flat": (v,),
+            "from_unconstrained": (v,),
         }.items():
             same(getattr(ours, name)(*arguments), getattr(ball, name)(*arguments), 1e-6 if kind is not float else EXACT)
 
@@ -50,7 +50,7 @@ class TestStereographic:
         k = torch.tensor(1.3, dtype=torch.float64)
         ours, sphere = Stereographic(k), Sphere(k)
         x, y = scale * self.X, -2 * scale * self.Y
-        p, q = (sphere.from_flat(2 * z) for z in (x, y))
+        p, q = (sphere.from_unconstrained(2 * z) for z in (x, y))
         same(ours.dist(x, y), sphere.dist(p, q), EXACT)
         same(ours.dist0(x), sphere.dist0(p), EXACT)
         same(ours.dist(torch.zeros_like(y), y), ours.dist0(y), EXACT)
@@ -90,7 +90,7 @@ class TestStereographic:
         x, v = self._steps(space, sphere, start, torch.logspace(-17, 0, 60, dtype=torch.float64), dtype)
         z = space.from_normal_coords(x, v)
         steps = [_sphere_step(*pair, 1.25) for pair in zip(x.tolist(), v.tolist(), strict=True)]
-        same(sphere.from_flat(2 * z.double()), steps, 32 * torch.finfo(dtype).eps)
+        same(sphere.from_unconstrained(2 * z.double()), steps, 32 * torch.finfo(dtype).eps)
         same(space.projx(z), z, ROUNDING[dtype])
         height = space.dist2plane(z, 0.1 * torch.ones_like(z), torch.ones_like(z))
         slope_x, slope_v = torch.autograd.grad(height.sum(), (x, v))
@@ -105,7 +105,7 @@ class TestStereographic:
         radius = sphere.period(first) / (2 * math.pi)
         x = space.from_normal_coords(None, (start * radius * first).to(dtype))
         ends = sphere.from_normal_coords(None, radius * (math.pi - gaps.unsqueeze(-1)) * second)
-        v = sphere.to_normal_coords(sphere.from_flat(2 * x.double()), ends).to(dtype)
+        v = sphere.to_normal_coords(sphere.from_unconstrained(2 * x.double()), ends).to(dtype)
         return x.requires_grad_(), v.requires_grad_()
 
     @every_dtype
@@ -124,7 +124,7 @@ class TestStereographic:
         space, sphere = Stereographic(torch.tensor(1.25)), Sphere(1.25)
         x, v = self._steps(space, sphere, start, torch.linspace(0.7, math.pi, 20, dtype=torch.float64), dtype)
         y = space.from_normal_coords(x, (v * (2 / v.norm(dim=-1, keepdim=True)).clamp(max=1)))
-        truth = sphere.to_normal_coords(*(sphere.from_flat(2 * z.detach().double()) for z in (x, y)))
+        truth = sphere.to_normal_coords(*(sphere.from_unconstrained(2 * z.detach().double()) for z in (x, y)))
         same(space.to_normal_coords(x, y), truth, 32 * torch.finfo(dtype).eps)
 
     @every_dtype

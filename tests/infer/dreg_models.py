@@ -50,7 +50,7 @@ def hierarchy():
 
     def guide(x):
         pyro.sample("extra", dist.Normal(pyro.param("extra_loc", torch.tensor(0.5)), 1.0), infer={"is_auxiliary": True})
-        loc = pyro.param("top_loc", torch.tensor([0.1, 0.2]), constraint=hdist.constraints.poincare_ball(0.7))
+        loc = pyro.param("top_loc", torch.tensor([0.1, 0.2]), constraint=hdist.constraints.on(PoincareBall(0.7)))
         top = pyro.sample("top", hdist.WrappedNormal(loc, 0.4, chart))
         pyro.sample("width", dist.LogNormal(pyro.param("width_loc", torch.tensor(0.1)), 0.2))
         scale = pyro.param("z_scale", 0.3 * torch.ones(4, 1), constraint=constraints.positive)

@@ -130,7 +130,7 @@ class Mixture:
 
 def free_wrapped_normal(start: Tensor, manifold: Manifold) -> hdist.WrappedNormal:
     """A wrapped normal whose mean and covariance are parameters."""
-    loc = pyro.param("loc", start.clone(), constraint=hdist.constraints.on_manifold(manifold))
+    loc = pyro.param("loc", start.clone(), constraint=hdist.constraints.on(manifold))
     half = 0.5 * torch.eye(2, dtype=torch.float64)
     scale_tril = pyro.param("scale_tril", half, constraint=dist.constraints.lower_cholesky)
     return hdist.WrappedNormal(loc, manifold=manifold, scale_tril=scale_tril)

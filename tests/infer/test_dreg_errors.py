@@ -38,7 +38,7 @@ class TestRefusals:
     def test_a_euclidean_guide_for_a_point_of_the_ball(self):
         model = self.latent(hdist.WrappedNormal(torch.zeros(2), 1.0, PoincareBall(0.7)))
         guide = self.latent(dist.Normal(torch.zeros(2), 0.01).to_event(1))
-        with pytest.raises(ValueError, match="'k' is a point of poincare_ball"):
+        with pytest.raises(ValueError, match="'k' is a point of PoincareBall"):
             DReG_ELBO().loss(model, guide)
 
     def test_dropout_in_the_guide(self):

@@ -34,7 +34,7 @@ class TestDeterministicSites:
 
     def by_laws(self):
         """What ``AutoNormal`` draws, as laws under the sites' own names."""
-        ball = hdist.constraints.poincare_ball(0.7)
+        ball = hdist.constraints.on(PoincareBall(0.7))
         loc, scale = pyro.param("w_loc", torch.tensor(0.0)), pyro.param("w_scale", torch.tensor(0.1))
         pyro.sample("width", dist.LogNormal(loc, scale))
         loc = pyro.param("z_loc", torch.zeros(3, 2))

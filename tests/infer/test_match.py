@@ -39,7 +39,7 @@ def program(law):
 MODEL = program(hdist.WrappedNormal(torch.zeros(2), 1.0, BALL))
 SMALL = dist.Normal(torch.zeros(2), 0.01).to_event(1)  # whose draws all fall inside the ball
 WRONG = {
-    "Euclidean": (MODEL, program(SMALL), r"'z' is a point of poincare_ball\(c=1\) in the model, .* from Normal,"),
+    "Euclidean": (MODEL, program(SMALL), r"'z' is a point of PoincareBall\(c=1.0\) in the model, .* from Normal,"),
     "transformed": (
         MODEL,
         program(dist.TransformedDistribution(SMALL, [dist.transforms.TanhTransform()])),
@@ -58,7 +58,7 @@ WRONG = {
     "the other way round": (
         program(SMALL),
         MODEL,
-        r"'z' is drawn from Normal in the model, but the guide makes it a point of poincare_ball\(c=1\)",
+        r"'z' is drawn from Normal in the model, but the guide makes it a point of PoincareBall\(c=1.0\)",
     ),
 }
 every_mistake = pytest.mark.parametrize("mistake", WRONG)
@@ -95,14 +95,14 @@ def test_ensemble_checks_by_itself():
 
     members = [Member(), Member()]
     svi = EnsembleSVI([(m.model, m.guide) for m in members], pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
-    with pytest.raises(ValueError, match="'z' is a point of poincare_ball"):
+    with pytest.raises(ValueError, match="'z' is a point of PoincareBall"):
         svi.step(shared=True)
 
 
 def test_another_chart():
     chart = Lorentz(1.0)
     guide = program(hdist.WrappedNormal(chart.origin(1), 0.1, chart))
-    with pytest.raises(ValueError, match=r"poincare_ball\(c=1\) in the model and of hyperboloid\(c=1\) in the"):
+    with pytest.raises(ValueError, match=r"PoincareBall\(c=1.0\) in the model and of Lorentz\(c=1.0\) in the"):
         check_model_guide(MODEL, guide)
 
 

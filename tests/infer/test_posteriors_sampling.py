@@ -57,7 +57,7 @@ def propose(program, widen=1.2):
     covariance = exact.moments_at(exact.mean)[1]
     pyro.get_param_store().clear()
     loc = in_chart(exact.mean, program.manifold)
-    pyro.param("loc", loc, constraint=hdist.constraints.on_manifold(program.manifold))
+    pyro.param("loc", loc, constraint=hdist.constraints.on(program.manifold))
     pyro.param("scale_tril", widen * torch.linalg.cholesky(covariance), constraint=dist.constraints.lower_cholesky)
     return program
 

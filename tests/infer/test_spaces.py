@@ -13,7 +13,7 @@ from pyro.infer.autoguide import AutoMultivariateNormal
 from pyro.optim import Adam
 
 import pyro_hyperbolic.distributions as hdist
-from pyro_hyperbolic.geometry import Stereographic, dimension, space
+from pyro_hyperbolic.geometry import Stereographic, from_signature, signature_dim
 from pyro_hyperbolic.infer import (
     AutoWrappedNormal,
     DReG_ELBO,
@@ -28,13 +28,13 @@ from tests.helpers import same
 
 # Two-dimensional spaces, and whether normal coordinates end at a right angle grid (a product) or in a disc.
 SPACES = {
-    "p2": (space("p2"), 9.0),
-    "e2": (space("e2"), 9.0),
-    "s2": (space("s2", 0.7), math.pi / math.sqrt(0.7)),
+    "p2": (from_signature("p2"), 9.0),
+    "e2": (from_signature("e2"), 9.0),
+    "s2": (from_signature("s2", 0.7), math.pi / math.sqrt(0.7)),
     "u2+": (Stereographic(torch.tensor(0.7, dtype=torch.float64)), math.pi / math.sqrt(0.7)),
     "u2-": (Stereographic(torch.tensor(-0.7, dtype=torch.float64)), 9.0),
-    "s1,e1": (space("s1,e1"), None),
-    "h1,s1": (space("h1,s1"), None),
+    "s1,e1": (from_signature("s1,e1"), None),
+    "h1,s1": (from_signature("h1,s1"), None),
 }
 every_space = pytest.mark.parametrize("name", SPACES)
 TARGETS = torch.tensor([[0.8, 0.3], [-0.2, 1.1]], dtype=torch.float64)
@@ -121,11 +121,11 @@ def test_density_of_coordinates(name, law):
     manifold, _ = SPACES[name]
     reparametrised = pyro.poutine.reparam(model_of(manifold, law), config={"z": ManifoldReparam()})
     for v in TARGETS:
-        z = manifold.from_flat(v)
+        z = manifold.from_unconstrained(v)
         values = pyro.poutine.condition(reparametrised, {"z_coords": v})
         expected = pyro.poutine.trace(pyro.poutine.condition(model_of(manifold, law), {"z": z})).get_trace()
         found = pyro.poutine.trace(values).get_trace()
-        same(found.log_prob_sum(), expected.log_prob_sum() + manifold.log_det_flat(v), 1e-12)
+        same(found.log_prob_sum(), expected.log_prob_sum() + manifold.log_det_unconstrained(v), 1e-12)
         same(found.nodes["z"]["value"], z, 1e-12)
 
 
@@ -175,9 +175,9 @@ DATUM = torch.randn(1, 4, dtype=torch.float64, generator=torch.Generator().manua
 def vae(request):
     signature, k, law = request.param
     torch.manual_seed(0)
-    manifold = ManifoldModule(space(signature, k=k), learnable=signature != "e3")
+    manifold = ManifoldModule(from_signature(signature, k=k), learnable=signature != "e3")
     return HyperbolicVAE(
-        manifold, dimension(signature), 4, hidden_dim=5, likelihood="normal", prior=law, posterior=law
+        manifold, signature_dim(signature), 4, hidden_dim=5, likelihood="normal", prior=law, posterior=law
     ).double()
 
 

@@ -12,7 +12,7 @@ from pyro.infer import RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_EL
 from torch import Tensor, nn
 
 from pyro_hyperbolic import Lorentz, PoincareBall, Sphere, Stereographic
-from pyro_hyperbolic.geometry import Manifold, space
+from pyro_hyperbolic.geometry import Manifold, from_signature
 from pyro_hyperbolic.models import VAE, VGAE, CountVAE, EuclideanVAE, EuclideanVGAE, HyperbolicVAE, HyperbolicVGAE
 from pyro_hyperbolic.nn import (
     Continuous,
@@ -32,7 +32,7 @@ EDGES = torch.tensor([[0, 1], [0, 2], [1, 3], [1, 4], [2, 5], [2, 6], [6, 7], [6
 
 def mixed(c: Any) -> Manifold:
     """A product of four dimensions."""
-    return space("h2,s1,e1", c)
+    return from_signature("h2,s1,e1", c)
 
 
 def coordinates(case: VAECase | VGAECase) -> int:

@@ -13,7 +13,7 @@ from torch import nn
 from pyro_hyperbolic import Lorentz, PoincareBall, Stereographic
 from pyro_hyperbolic.datasets import branching_diffusion
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
-from pyro_hyperbolic.geometry import space
+from pyro_hyperbolic.geometry import from_signature
 from pyro_hyperbolic.models import LIKELIHOODS, EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.models.latent import bounded
 from pyro_hyperbolic.nn import Log0, ManifoldModule, OneHot
@@ -202,7 +202,7 @@ class TestScalesOnSpheres:
     @pytest.mark.parametrize(("signature", "curvatures", "bounds"), CASES, ids=[case[0] for case in CASES])
     @pytest.mark.parametrize("size", [1, 3])
     def test_bounds(self, signature, curvatures, bounds, size):
-        manifold = space(signature).with_curvatures([torch.tensor(k) for k in curvatures])
+        manifold = from_signature(signature).with_curvatures([torch.tensor(k) for k in curvatures])
         given = torch.tensor([[1e-3], [1.0], [1e5]]).expand(3, size)
         found = bounded(given, manifold, 3)
         limit = torch.tensor(bounds) if size == 3 else torch.tensor(min(bounds))
@@ -212,7 +212,7 @@ class TestScalesOnSpheres:
 
     @pytest.mark.parametrize("signature", ["s2", "u2", "e1,s1"])
     def test_a_wide_posterior_is_finite(self, signature):
-        manifold = ManifoldModule(space(signature, k=0.7), learnable=True)
+        manifold = ManifoldModule(from_signature(signature, k=0.7), learnable=True)
         vae = HyperbolicVAE(manifold, 2, 5, hidden_dim=4, likelihood="normal", posterior_scale="diagonal")
         with torch.no_grad():
             vae.encoder.scale.bias.fill_(1e4)

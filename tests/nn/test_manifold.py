@@ -6,7 +6,7 @@ from torch import nn
 
 from pyro_hyperbolic import Euclidean, PoincareBall, Sphere, Stereographic
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
-from pyro_hyperbolic.geometry import space
+from pyro_hyperbolic.geometry import from_signature
 from pyro_hyperbolic.nn import DECODERS, Exp0, GyroplaneLinear, Log0, ManifoldModule, MobiusLinear, build_decoder
 from pyro_hyperbolic.nn.manifold import as_module
 from tests.helpers import DTYPES, ROUNDING, same
@@ -178,8 +178,8 @@ class TestSeveralCurvatures:
         module = ManifoldModule("h2,s2,u1,e1", learnable=True)
         assert [name for name, _ in module.named_parameters()] == ["raw_0", "raw_1", "raw_2"]
         manifold = module()
-        assert manifold == space("h2,s2,u1,e1")
-        manifold.dist0(manifold.from_flat(torch.ones(6))).square().backward()
+        assert manifold == from_signature("h2,s2,u1,e1")
+        manifold.dist0(manifold.from_unconstrained(torch.ones(6))).square().backward()
         assert all(parameter.grad is not None for parameter in module.parameters())
 
     def test_curvature_of_either_sign_is_kept_as_it_is(self):
@@ -190,7 +190,7 @@ class TestSeveralCurvatures:
         assert module() == Stereographic(0.75)
 
     def test_fixed_ones_are_saved(self):
-        module, other = (ManifoldModule(space("h2,s2", c)) for c in ([0.3, 0.6], 1.0))
+        module, other = (ManifoldModule(from_signature("h2,s2", c)) for c in ([0.3, 0.6], 1.0))
         other.load_state_dict(module.state_dict())
         assert other() == module()
         assert other.double()().curvatures[0].dtype == torch.float64
@@ -204,17 +204,17 @@ class TestSeveralCurvatures:
         assert repr(ManifoldModule("h2,e2")) == "ManifoldModule(Lorentz x Euclidean, learnable=False)"
 
     def test_layers_of_a_product(self):
-        manifold = space("h2,s2,e2")
-        z = manifold.from_flat(torch.randn(5, 6, dtype=torch.float64))
+        manifold = from_signature("h2,s2,e2")
+        z = manifold.from_unconstrained(torch.randn(5, 6, dtype=torch.float64))
         torch.testing.assert_close(Exp0(manifold)(Log0(manifold)(z)), z)
         assert GyroplaneLinear(6, 3, manifold)(z).shape == (5, 3)
         with pytest.raises(ValueError, match="a product has its dimensions"):
             MobiusLinear(6, 3, manifold)
 
     def test_affine_layer_of_a_product_is_the_sum_of_those_of_its_factors(self):
-        whole = space("p2,s1,e2")
+        whole = from_signature("p2,s1,e2")
         layer = GyroplaneLinear(5, 3, whole).double()
-        z = whole.from_flat(torch.randn(4, 5, dtype=torch.float64))
+        z = whole.from_unconstrained(torch.randn(4, 5, dtype=torch.float64))
         total, start = 0, 0
         for (factor, dim), part in zip(whole.factors, whole.split(z), strict=True):
             own = GyroplaneLinear(dim, 3, factor).double()

@@ -11,7 +11,7 @@ from matplotlib.collections import LineCollection
 
 from pyro_hyperbolic import Lorentz, PoincareBall, plotting
 from pyro_hyperbolic.analysis import TangentPCA
-from pyro_hyperbolic.geometry import Sphere, dimension
+from pyro_hyperbolic.geometry import Sphere, signature_dim
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 from pyro_hyperbolic.plotting.lens import Lens
 
@@ -63,8 +63,8 @@ def test_other_dimensions_are_projected(space: Any, dim: int, ax: Axes) -> None:
     ("signature", "circles"), [("s2", 1), ("e2", 0), ("u2", 0), ("h2,s2,e2", 1), ("p3,s1", 1)], ids=str
 )
 def test_every_factor_of_a_space_is_drawn(signature: str, circles: int, tmp_path: Path) -> None:
-    model = vae(signature, dimension(signature))
-    factors = [leaf for leaf, _ in model.manifold.leaves(dimension(signature))]
+    model = vae(signature, signature_dim(signature))
+    factors = [leaf for leaf, _ in model.manifold.leaves(signature_dim(signature))]
     found = 0
     for number, factor in enumerate(factors):
         _, ax = plt.subplots()

@@ -14,7 +14,7 @@ from matplotlib.patches import Circle
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere, Stereographic, plotting
-from pyro_hyperbolic.geometry import space
+from pyro_hyperbolic.geometry import from_signature
 from pyro_hyperbolic.nn import ManifoldModule
 from pyro_hyperbolic.plotting.canvas import drawn
 from pyro_hyperbolic.plotting.lens import Lens, lens_of
@@ -192,7 +192,7 @@ def test_bad_points(name: str, bad: torch.Tensor, remedy: str) -> None:
         (Stereographic(1.0), r"got Stereographic\(k=1.0\); plotting.explore shows"),
         (Sphere(1.0), r"got Sphere\(c=1.0\); plotting.explore shows"),
         (Euclidean(), r"got Euclidean\(\); plotting.explore shows"),
-        (space("h1,s1"), r"got Product.*; plotting.explore shows .* of a product one factor at a time"),
+        (from_signature("h1,s1"), r"got Product.*; plotting.explore shows .* of a product one factor at a time"),
         (PoincareBall(torch.tensor([1.0, 2.0])), "manifold must have one curvature, got PoincareBall.*with_curvatures"),
     ],
     ids=lambda value: repr(value)[:20],

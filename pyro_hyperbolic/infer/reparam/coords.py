@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.distributions import biject_to, constraints
 
-from pyro_hyperbolic.distributions import ExpMapTransform, FlatTransform
-from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
-from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.distributions import ManifoldTransform
+from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
+from pyro_hyperbolic.distributions.constraints import on
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.match import manifold_of
 from pyro_hyperbolic.infer.reparam.site import PointReparam, wrapped_as
@@ -30,8 +30,8 @@ class ManifoldReparam(PointReparam):
     site itself becomes a function of it and of the present curvature. Neither :math:`\mathbb{R}^d` nor
     its measure depends on ``c``, so every algorithm of Pyro is right for a curvature that is drawn or learned.
     It takes any distribution on a manifold; where a factor is a sphere :math:`v` is the vector of
-    :class:`~pyro_hyperbolic.distributions.FlatTransform`, since normal coordinates are not one-to-one there. This is
-    the centred form, for points about which the data say much; :class:`WrappedNormalReparam` and
+    :class:`~pyro_hyperbolic.distributions.ManifoldTransform`, since normal coordinates are not one-to-one there. This
+    is the centred form, for points about which the data say much; :class:`WrappedNormalReparam` and
     :class:`RiemannianNormalReparam` are the others.
 
     **Observed points.** Coordinates that are given as data have a likelihood with respect to a measure that does not
@@ -76,7 +76,7 @@ class ManifoldReparam(PointReparam):
         distribution = base_distribution(msg["fn"])
         manifold = self._map(distribution).manifold
         dim = manifold.intrinsic_dim(distribution.event_shape[-1])
-        if manifold.ambient_dim(dim) != dim or not isinstance(distribution, ManifoldNormal):
+        if manifold.ambient_dim(dim) != dim or not isinstance(distribution, ManifoldDistribution):
             raise ValueError(
                 f"site {msg['name']!r} observes a point of {manifold!r}, whose curvature is not fixed."
                 " Points of a hyperboloid or a sphere determine it; observe points of the ball, with WrappedNormal or"
@@ -84,7 +84,7 @@ class ManifoldReparam(PointReparam):
             )
         return {**msg, "fn": wrapped_as(msg["fn"], BallCoordinates(distribution, validate_args=False))}
 
-    def _map(self, fn: Any) -> ExpMapTransform | FlatTransform:
+    def _map(self, fn: Any) -> ManifoldTransform:
         support = manifold_of(base_distribution(fn))
         assert support is not None  # for the type checker: site() refuses the others
         return biject_to(support)
@@ -116,14 +116,14 @@ class NormalCoordinates(dist.TorchDistribution):
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         with torch.no_grad():
-            return self.manifold.to_flat(self.distribution.sample(sample_shape))
+            return self.manifold.to_unconstrained(self.distribution.sample(sample_shape))
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
-        return self.manifold.to_flat(self.distribution.rsample(sample_shape))
+        return self.manifold.to_unconstrained(self.distribution.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        chart = biject_to(on_manifold(self.manifold))
-        if isinstance(self.distribution, ManifoldNormal) and isinstance(chart, ExpMapTransform):
+        chart = biject_to(on(self.manifold))
+        if isinstance(self.distribution, ManifoldDistribution) and not self.manifold.geodesics_close:
             density = self.distribution._log_density(self._coords_at_loc(value))
         else:
             density = self.distribution.log_prob(chart(value))
@@ -147,7 +147,7 @@ class BallCoordinates(dist.TorchDistribution):
     arg_constraints: dict[str, Any] = {}
     has_rsample = True
 
-    def __init__(self, distribution: ManifoldNormal, validate_args: bool | None = None) -> None:
+    def __init__(self, distribution: ManifoldDistribution, validate_args: bool | None = None) -> None:
         self.distribution = distribution
         super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=validate_args)
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
-from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
+from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
 from pyro_hyperbolic.infer.reparam.site import PointReparam
 
 
 class _NoiseReparam(PointReparam):
     suffix = "base"
-    kind: type[ManifoldNormal]
+    kind: type[ManifoldDistribution]
 
     def site(self, name: str, fn: Any) -> Any:
         distribution = base_distribution(fn)
@@ -45,7 +45,7 @@ class _White(dist.Normal):
     Noise that an algorithm proposes is not drawn here: a far point is then a matter of its density.
     """
 
-    checked: ManifoldNormal
+    checked: ManifoldDistribution
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> _White:
         new = super().expand(batch_shape, _instance)

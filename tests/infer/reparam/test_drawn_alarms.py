@@ -136,7 +136,7 @@ def test_a_point_outside_of_the_new_ball_says_what_to_do(chart):
 def test_the_same_number_is_not_shown_twice():
     # At the start of a chain the curvature is that of the first run.
     c = torch.tensor(1.0)
-    z = torch.distributions.biject_to(hdist.constraints.poincare_ball(c))(torch.ones(2) / 2)
+    z = torch.distributions.biject_to(hdist.constraints.on(PoincareBall(c)))(torch.ones(2) / 2)
     model = poutine.condition(FOUND["itself"], {"c": c.clone().requires_grad_(), "z": z})
     with pytest.raises(ValueError, match=r"made on PoincareBall\(c=1.0\), and its curvature, a constant then"):
         poutine.trace(model).get_trace().log_prob_sum()
@@ -185,7 +185,7 @@ def test_an_alarm_where_a_guide_keeps_a_learned_curvature():
 
 
 def test_no_alarm_outside_of_programs():
-    z = torch.distributions.biject_to(hdist.constraints.poincare_ball(1.0))(torch.ones(2) / 2)
+    z = torch.distributions.biject_to(hdist.constraints.on(PoincareBall(1.0)))(torch.ones(2) / 2)
     values = [hdist.WrappedNormal(torch.zeros(2), 1.0, PoincareBall(c)).log_prob(z) for c in (0.5, 1.0)]
     assert values[0] != values[1]
 

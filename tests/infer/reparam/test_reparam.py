@@ -238,7 +238,7 @@ def test_other_distributions_are_refused(reparam, fn, message):
 def test_any_distribution_of_points_has_coordinates():
     # One that is not of this package: the image of a Gaussian under another bijection.
     chart = CHARTS[0]
-    to_ball = torch.distributions.biject_to(hdist.constraints.poincare_ball(chart.c))
+    to_ball = torch.distributions.biject_to(hdist.constraints.on(PoincareBall(chart.c)))
     fn = dist.TransformedDistribution(dist.Normal(torch.zeros(2), 0.5).to_event(1), [to_ball])
     model = reparametrised(lambda: pyro.sample("z", fn), ManifoldReparam)
     trace = poutine.trace(model).get_trace()
