@@ -125,7 +125,7 @@ _SUPPORTS: dict[type[Manifold], type[OnManifold]] = {
 }
 
 
-def on_manifold(manifold: Manifold) -> Constraint:
+def on_manifold(manifold: Manifold) -> OnManifold:
     """The constraint that a value is a point of ``manifold``."""
     if type(manifold) not in _SUPPORTS:
         names = ", ".join(sorted(t.__name__ for t in _SUPPORTS))

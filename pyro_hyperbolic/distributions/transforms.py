@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints, transform_to
@@ -18,7 +20,7 @@ from pyro_hyperbolic.distributions.constraints import (
     sphere,
     stereographic,
 )
-from pyro_hyperbolic.distributions.homes import Origin, settle
+from pyro_hyperbolic.distributions.provenance import Origin, mark
 from pyro_hyperbolic.geometry import Manifold
 
 
@@ -48,6 +50,7 @@ class ExpMapTransform(Transform):
 
     bijective = True
     domain = constraints.real_vector
+    _marks = False  # whether its points carry the space that they were made on
 
     def __init__(self, manifold: Manifold, loc: Tensor | None = None, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
@@ -61,7 +64,7 @@ class ExpMapTransform(Transform):
     def with_cache(self, cache_size: int = 1) -> ExpMapTransform:
         if self._cache_size == cache_size:
             return self
-        return ExpMapTransform(self.manifold, self.loc, cache_size=cache_size)
+        return _marking(ExpMapTransform(self.manifold, self.loc, cache_size=cache_size), self._marks)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ExpMapTransform) or self.manifold != other.manifold:
@@ -79,9 +82,7 @@ class ExpMapTransform(Transform):
 
     def _call(self, x: Tensor) -> Tensor:
         y = self.manifold.from_normal_coords(self.loc, x)
-        if self.loc is None:
-            settle(y, self.manifold, Origin.KEPT)
-        return y
+        return mark(y, self.manifold, Origin.KEPT) if self._marks else y
 
     def _inverse(self, y: Tensor) -> Tensor:
         return self.manifold.to_normal_coords(self.loc, y)
@@ -123,6 +124,7 @@ class FlatTransform(Transform):
 
     bijective = True
     domain = constraints.real_vector
+    _marks = False  # as above
 
     def __init__(self, manifold: Manifold, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
@@ -133,15 +135,16 @@ class FlatTransform(Transform):
         return on_manifold(self.manifold)
 
     def with_cache(self, cache_size: int = 1) -> FlatTransform:
-        return self if self._cache_size == cache_size else FlatTransform(self.manifold, cache_size=cache_size)
+        if self._cache_size == cache_size:
+            return self
+        return _marking(FlatTransform(self.manifold, cache_size=cache_size), self._marks)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FlatTransform) and self.manifold == other.manifold
 
     def _call(self, x: Tensor) -> Tensor:
         y = self.manifold.from_flat(x)
-        settle(y, self.manifold, Origin.KEPT)
-        return y
+        return mark(y, self.manifold, Origin.KEPT) if self._marks else y
 
     def _inverse(self, y: Tensor) -> Tensor:
         return self.manifold.to_flat(y)
@@ -160,6 +163,15 @@ class FlatTransform(Transform):
         return torch.Size((*batch, size))
 
 
+_Transform = TypeVar("_Transform", ExpMapTransform, FlatTransform)
+
+
+def _marking(transform: _Transform, marks: bool = True) -> _Transform:
+    """A transform as algorithms get it: they may keep it when the curvature of the program has moved."""
+    transform._marks = marks
+    return transform
+
+
 @biject_to.register(poincare_ball)
 @transform_to.register(poincare_ball)
 @biject_to.register(hyperboloid)
@@ -167,7 +179,7 @@ class FlatTransform(Transform):
 @biject_to.register(euclidean)
 @transform_to.register(euclidean)
 def _exp_map_at_origin(constraint: OnManifold) -> ExpMapTransform:
-    return ExpMapTransform(constraint.manifold)
+    return _marking(ExpMapTransform(constraint.manifold))
 
 
 @biject_to.register(sphere)
@@ -177,7 +189,7 @@ def _exp_map_at_origin(constraint: OnManifold) -> ExpMapTransform:
 @biject_to.register(product)
 @transform_to.register(product)
 def _flat(constraint: OnManifold) -> FlatTransform:
-    return FlatTransform(constraint.manifold)
+    return _marking(FlatTransform(constraint.manifold))
 
 
 @biject_to.register(positive_vector)

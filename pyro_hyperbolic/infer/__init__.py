@@ -8,13 +8,7 @@ from pyro_hyperbolic.infer.fast_nuts import FastNUTS
 from pyro_hyperbolic.infer.processes.distributed import DistributedSVI
 from pyro_hyperbolic.infer.processes.group import Place, on_termination, process_group, torchrun_place
 from pyro_hyperbolic.infer.programs.match import check_model_guide
-from pyro_hyperbolic.infer.reparam import (
-    DrawnCurvature,
-    ManifoldReparam,
-    RiemannianNormalReparam,
-    WrappedNormalReparam,
-    with_drawn_curvature,
-)
+from pyro_hyperbolic.infer.reparam import DrawnCurvature, ManifoldReparam, NoiseReparam, with_drawn_curvature
 from pyro_hyperbolic.infer.trainers.ensemble import EnsembleSVI
 from pyro_hyperbolic.infer.trainers.fast_svi import FastSVI
 from pyro_hyperbolic.infer.trainers.minibatch import Minibatches
@@ -29,9 +23,8 @@ __all__ = [
     "FastSVI",
     "ManifoldReparam",
     "Minibatches",
+    "NoiseReparam",
     "Place",
-    "RiemannianNormalReparam",
-    "WrappedNormalReparam",
     "check_model_guide",
     "load_checkpoint",
     "log_marginal_likelihood",

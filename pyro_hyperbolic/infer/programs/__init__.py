@@ -26,9 +26,11 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
     is open around an evaluation without gradients that must leave no trace in the random numbers.
 ``match``
     compares the sites of a guide with those of its model: whether they are the same, and live on the same manifold.
+``sources``
+    finds out which latents a tensor was computed from, so that a curvature is known to be drawn.
 ``warning``
     warns at the line of the user, however many of our own lie between.
 
 Imports point one way: ``functional`` imports ``modes``, ``compiled`` imports ``rewrites``, ``order``, ``timing`` and
-``warning``, and ``match`` imports ``aside``.
+``warning``, and ``match`` imports ``aside`` and ``sources``.
 """
