@@ -1,7 +1,7 @@
 """NUTS on two posteriors, in Pyro with this package and in NumPyro: rows of :mod:`benchmarks.numpyro`.
 
 Points of the hyperbolic plane have a wrapped normal prior at the origin, and their distances are observed with noise.
-Both sides walk in normal coordinates, in which that prior is an ordinary Gaussian: ours by ``WrappedNormalReparam``,
+Both sides walk in normal coordinates, in which that prior is an ordinary Gaussian: ours by ``NoiseReparam``,
 NumPyro's with the exponential map written by hand. Both have one chain, a diagonal mass matrix, the same number of
 steps, and the same target of acceptance, in float32. Each is as fast as it goes: ours is ``FastNUTS``, and
 NumPyro's runs in one jitted scan. The warm-up and the compilation are not counted.
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.distributions import WrappedNormal
-from pyro_hyperbolic.infer import FastNUTS, WrappedNormalReparam
+from pyro_hyperbolic.infer import FastNUTS, NoiseReparam
 
 BALL = PoincareBall(1.0)
 PRIOR_SCALE = 1.5
@@ -136,7 +136,7 @@ def effective(statistics: Tensor) -> float:
 
 def ours(posterior: Any, warmup: int, samples: int, seed: int) -> Walk:
     pyro.set_rng_seed(seed)
-    model = poutine.reparam(posterior.model, {"z": WrappedNormalReparam()})
+    model = poutine.reparam(posterior.model, {"z": NoiseReparam()})
     leapfrogs, start = 0, 0.0
 
     def note(kernel: FastNUTS, values: Any, stage: str, step: int) -> None:

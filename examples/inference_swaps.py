@@ -198,7 +198,7 @@ def by_kernel(kernel: Callable[..., Any], program: Program, args: argparse.Names
 
 def in_tangent_space(program: Program, args: argparse.Namespace) -> Found:
     """NUTS in white noise at the prior's mean, a form that the wrapped normal has."""
-    model = poutine.reparam(program.model, {"z": infer.WrappedNormalReparam()})
+    model = poutine.reparam(program.model, {"z": infer.NoiseReparam()})
     samples, note = chains(NUTS(model), args)
     z = Predictive(model, samples, return_sites=["z"])()["z"]
     return Found(z.reshape(-1, z.shape[-1]), note=note)

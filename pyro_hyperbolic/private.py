@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
+from pyro.poutine import runtime
+from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -80,3 +82,12 @@ def constant_when_compiled(function: Function) -> Function:
         function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # what the public one does
         return function
     return torch.compiler.assume_constant_result(function)
+
+
+def running_traces() -> list[Any]:
+    """The traces that are recorded now; none where Pyro does not tell.
+
+    Pyro says whether handlers are open, but not which.
+    """
+    stack = getattr(runtime, "_PYRO_STACK", []) if is_on() else []
+    return [handler.trace for handler in stack if isinstance(handler, TraceMessenger)]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.constraints import on
-from pyro_hyperbolic.distributions.homes import Origin, complaint, settle
+from pyro_hyperbolic.distributions.provenance import Origin, Run, complaint, mark, without_graph
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.geometry.chart import StereographicChart
@@ -59,6 +59,7 @@ class ManifoldDistribution(TorchDistribution):
         self._transform = ExpMapTransform(manifold, loc, cache_size=1)
         # Part of a program: its points are those of an algorithm, which may not know that a curvature has moved.
         self._in_program = am_i_wrapped()
+        self._run = Run.on(manifold) if self._in_program else Run()
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
         raise NotImplementedError
@@ -89,7 +90,8 @@ class ManifoldDistribution(TorchDistribution):
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> constraints.Constraint:
-        return on(self.manifold)
+        # Who asks for it when the run is over keeps it for later ones.
+        return on(without_graph(self.manifold) if self._run.is_over else self.manifold)
 
     @property
     def mean(self) -> Tensor:
@@ -118,25 +120,40 @@ class ManifoldDistribution(TorchDistribution):
     def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:
         self._check_reach()
         value = self._transform(self._rsample_coords(torch.Size(sample_shape)))
-        if self._in_program and self._validate_args:
-            settle(value, self.manifold, Origin.DRAWN)
-        return value
+        return mark(value, self.manifold.detach(), Origin.DRAWN) if self._in_program else value
 
     def log_prob(self, value: Tensor) -> Tensor:
         r"""Log-density with respect to the Riemannian volume.
 
         It is exact for the distribution's own last sample, however far out it is. Any other point goes through the
-        logarithm map, which loses at most a factor of :math:`e^{2\sqrt{c}\,d(0, loc)}` in relative precision.
-        """
-        if self._in_program and (stray := complaint(value, self.manifold, validate=self._validate_args)):
-            raise ValueError(f"{type(self).__name__}: {stray}")
-        return self._checked_log_prob(value)
+        logarithm map, which loses at most a factor of :math:`e^{2\sqrt{c}\,d(0, loc)}` in relative precision. A point
+        off the manifold is an error; without validation its density is 0.
 
-    def _checked_log_prob(self, value: Tensor) -> Tensor:
-        """Of a point of whatever origin."""
+        In a Pyro program a point that does not move with a curvature that does is an error
+        (:ref:`drawn-curvature`).
+        """
+        if self._in_program and not self.drew(value):
+            stray = complaint(
+                value, self.manifold, self._run, lambda fn: base_distribution(fn) is self, self._validate_args
+            )
+            if stray is not None:
+                raise ValueError(f"{type(self).__name__}: {stray}")
         if self._validate_args:
             self._validate_sample(value)
-        return self._log_density(self._coords(value))
+            return self._log_density(self._coords(value))
+        return self._density(value)
+
+    def _density(self, value: Tensor) -> Tensor:
+        """Log-density of a point of whatever origin, also off the manifold: ``-inf``; that of ``nan`` is ``nan``."""
+        if self.drew(value):
+            return self._log_density(self._coords(value))
+        on = self.manifold.contains(value)
+        density = self._log_density(self._coords(self._moved_onto(value, on)))
+        return torch.where(on, density, torch.where(value.isnan().any(-1), torch.nan, density - torch.inf))
+
+    def _moved_onto(self, value: Tensor, on: Tensor) -> Tensor:
+        """``value``, with ``loc`` in the place of points off the manifold, where geometry and its derivatives end."""
+        return torch.where(on.unsqueeze(-1), value, self.loc.to(value.dtype))
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """A sample as a smooth function of white noise ``(..., d)``."""
@@ -148,8 +165,19 @@ class ManifoldDistribution(TorchDistribution):
         return self._whiten(self._coords(value))
 
     def lebesgue_log_prob(self, value: Tensor) -> Tensor:
-        """Log-density with respect to the Lebesgue measure of the coordinates of ``value``."""
-        return self.log_prob(value) + self.manifold.log_volume_element(value)
+        """Log-density with respect to the Lebesgue measure of the coordinates of ``value``.
+
+        That measure does not move with the curvature. So this is the likelihood of given coordinates under a curvature
+        that is drawn or learned.
+        """
+        if self._validate_args:
+            self._validate_sample(value)
+        return self._lebesgue_density(value)
+
+    def _lebesgue_density(self, value: Tensor) -> Tensor:
+        """The same of any coordinates, without validation: ``-inf`` for those of no point."""
+        on = self._moved_onto(value, self.manifold.contains(value))
+        return self._density(value) + self.manifold.log_volume_element(on)
 
     def _coords(self, value: Tensor) -> Tensor:
         """Normal coordinates of ``value``: those it was made from, where they serve.

@@ -8,7 +8,7 @@ from torch.distributions import Transform, biject_to, constraints, transform_to
 from torch.distributions.transforms import IndependentTransform
 
 from pyro_hyperbolic.distributions.constraints import OnManifold, on, positive_vector
-from pyro_hyperbolic.distributions.homes import Origin, settle
+from pyro_hyperbolic.distributions.provenance import Origin, mark
 from pyro_hyperbolic.geometry import Manifold
 
 
@@ -68,10 +68,7 @@ class ExpMapTransform(Transform):
         return state
 
     def _call(self, x: Tensor) -> Tensor:
-        y = self.manifold.from_normal_coords(self.loc, x)
-        if self.loc is None:
-            settle(y, self.manifold, Origin.KEPT)
-        return y
+        return self.manifold.from_normal_coords(self.loc, x)
 
     def _inverse(self, y: Tensor) -> Tensor:
         return self.manifold.to_normal_coords(self.loc, y)
@@ -114,6 +111,7 @@ class ManifoldTransform(Transform):
 
     bijective = True
     domain = constraints.real_vector
+    _marks = False  # whether its points carry the space that they were made on
 
     def __init__(self, manifold: Manifold, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
@@ -124,15 +122,18 @@ class ManifoldTransform(Transform):
         return on(self.manifold)
 
     def with_cache(self, cache_size: int = 1) -> ManifoldTransform:
-        return self if self._cache_size == cache_size else ManifoldTransform(self.manifold, cache_size=cache_size)
+        if self._cache_size == cache_size:
+            return self
+        new = ManifoldTransform(self.manifold, cache_size=cache_size)
+        new._marks = self._marks
+        return new
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ManifoldTransform) and self.manifold == other.manifold
 
     def _call(self, x: Tensor) -> Tensor:
         y = self.manifold.from_unconstrained(x)
-        settle(y, self.manifold, Origin.KEPT)
-        return y
+        return mark(y, self.manifold, Origin.KEPT) if self._marks else y
 
     def _inverse(self, y: Tensor) -> Tensor:
         return self.manifold.to_unconstrained(y)
@@ -154,7 +155,10 @@ class ManifoldTransform(Transform):
 @biject_to.register(OnManifold)
 @transform_to.register(OnManifold)
 def _onto_manifold(constraint: OnManifold) -> ManifoldTransform:
-    return ManifoldTransform(constraint.manifold)
+    # Algorithms keep it, also when the curvature of the program has moved.
+    transform = ManifoldTransform(constraint.manifold)
+    transform._marks = True
+    return transform
 
 
 @biject_to.register(positive_vector)

@@ -62,25 +62,9 @@ from pyro_hyperbolic.ops.tolerances import border_margin
 Curvature = float | Tensor
 
 
-_watchers: list[Callable[[Tensor, Curvature, Tensor], None]] = []
-
-
-def watch_gaps(watcher: Callable[[Tensor, Curvature, Tensor], None]) -> None:
-    """Have ``watcher`` called with the arguments and the result of every :func:`gap` that is not compiled."""
-    _watchers.append(watcher)
-
-
 def gap(x: Tensor, c: Curvature) -> Tensor:
     """:math:`1 - c|x|^2`, last dimension kept: positive inside, ``nan`` on the border and outside."""
     check_precision(x)
-    out = _gap(x, c)
-    if not torch.compiler.is_compiling():
-        for watcher in _watchers:
-            watcher(x, c, out)
-    return out
-
-
-def _gap(x: Tensor, c: Curvature) -> Tensor:
     return torch.threshold(1 - c * squared_norm(x), 0.0, torch.nan)
 
 
@@ -370,8 +354,7 @@ def per_point(c: Curvature) -> Curvature:
 
 
 def contains(x: Tensor, c: Curvature) -> Tensor:
-    check_precision(x)
-    return (_gap(x, c) > 0).squeeze(-1)
+    return (gap(x, c) > 0).squeeze(-1)
 
 
 def log_volume_element(x: Tensor, c: Curvature) -> Tensor:

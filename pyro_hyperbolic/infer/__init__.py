@@ -20,13 +20,7 @@ from pyro_hyperbolic.accelerate import (
 from pyro_hyperbolic.infer.autoguide import AutoWrappedNormal
 from pyro_hyperbolic.infer.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.match import SameSpaces, check_model_guide, check_sites
-from pyro_hyperbolic.infer.reparam import (
-    DrawnCurvature,
-    ManifoldReparam,
-    RiemannianNormalReparam,
-    WrappedNormalReparam,
-    with_drawn_curvature,
-)
+from pyro_hyperbolic.infer.reparam import DrawnCurvature, ManifoldReparam, NoiseReparam, with_drawn_curvature
 
 register_check(SameSpaces, check_sites)
 register_loss(DReG_ELBO, separable=False)
@@ -41,8 +35,7 @@ __all__ = [
     "FastSVI",
     "ManifoldReparam",
     "Minibatches",
-    "RiemannianNormalReparam",
-    "WrappedNormalReparam",
+    "NoiseReparam",
     "check_model_guide",
     "load_checkpoint",
     "log_marginal_likelihood",

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_hyperbolic.accelerate.programs.isolation import isolated
-from pyro_hyperbolic.distributions.base import base_distribution
-from pyro_hyperbolic.distributions.constraints import OnManifold
-from pyro_hyperbolic.distributions.homes import complaint
+from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
+from pyro_hyperbolic.distributions.constraints import OnManifold, on
+from pyro_hyperbolic.distributions.provenance import complaint_of_mark
 from pyro_hyperbolic.ops.checks import inspectable
 
 
@@ -99,7 +99,7 @@ def check_sites(model_trace: Any, guide_trace: Any) -> None:
 
 def _check_home(name: str, ours: Any, value: Any) -> None:
     here = manifold_of(ours)
-    if here is not None and (stray := complaint(value, here.manifold, validate=True)):
+    if here is not None and (stray := complaint_of_mark(value, here.manifold, validate=True)):
         raise ValueError(f"site {name!r}: {stray}")
 
 
@@ -133,6 +133,9 @@ def _comparable(*supports: OnManifold) -> bool:
 
 def manifold_of(distribution: Any) -> OnManifold | None:
     """Where the points of ``distribution`` lie, if they lie on a manifold."""
+    distribution = base_distribution(distribution)
+    if isinstance(distribution, ManifoldDistribution):
+        return on(distribution.manifold)
     try:
         constraint = single_value(distribution.support)
     except NotImplementedError:

@@ -23,7 +23,7 @@ from pyro.ops.streaming import CountMeanVarianceStats, StatsOfDict
 from torch.autograd.functional import jacobian
 
 from pyro_hyperbolic import Lorentz
-from pyro_hyperbolic.infer import FastNUTS, WrappedNormalReparam
+from pyro_hyperbolic.infer import FastNUTS, NoiseReparam
 from tests.infer.agreement import SIGMAS, Found, agrees
 from tests.infer.posterior_models import BALL, C, Triangulation, log_jacobian, on_disc
 
@@ -56,7 +56,7 @@ def plain(program, kernel, **options):
 
 def reparametrised(program, kernel, **options):
     """In the tangent space of the prior's mean, in units of its scale."""
-    model = poutine.reparam(program.model, {"z": WrappedNormalReparam()})
+    model = poutine.reparam(program.model, {"z": NoiseReparam()})
     samples = run(kernel(model, step_size=0.14), **options).get_samples()
     z = Predictive(model, samples, return_sites=["z"], parallel=True)()["z"]
     return z.reshape(len(samples["z_base"]), *z.shape[-2:])
@@ -87,7 +87,7 @@ slow = pytest.mark.slow
 METHODS = [
     pytest.param(partial(plain, kernel=hmc), MANY, id="HMC"),
     pytest.param(partial(plain, kernel=nuts), MANY, id="NUTS"),
-    pytest.param(partial(reparametrised, kernel=nuts), MANY, id="NUTS, WrappedNormalReparam"),
+    pytest.param(partial(reparametrised, kernel=nuts), MANY, id="NUTS, NoiseReparam"),
     pytest.param(partial(plain, kernel=fast), MANY, id="FastNUTS", marks=slow),
     pytest.param(partial(plain, kernel=nuts), RIEMANNIAN, id="NUTS, Riemannian prior", marks=slow),
     pytest.param(partial(plain, kernel=fast), RIEMANNIAN, id="FastNUTS, Riemannian prior", marks=slow),
@@ -142,7 +142,7 @@ def _of_plain(program):
 
 
 def _of_reparametrised(program):
-    model = poutine.reparam(program.model, {"z": WrappedNormalReparam()})
+    model = poutine.reparam(program.model, {"z": NoiseReparam()})
     law = program.prior()
     return model, lambda u: program.manifold.from_normal_coords(law.loc, law.scale * u)
 
@@ -157,8 +157,8 @@ def _of_neutra(program):
     [
         pytest.param(_of_plain, Triangulation(), id="plain"),
         pytest.param(_of_plain, Triangulation("riemannian", HYPERBOLOID), id="plain, Riemannian hyperboloid"),
-        pytest.param(_of_reparametrised, Triangulation(), id="WrappedNormalReparam"),
-        pytest.param(_of_reparametrised, Triangulation(manifold=HYPERBOLOID), id="WrappedNormalReparam, hyperboloid"),
+        pytest.param(_of_reparametrised, Triangulation(), id="NoiseReparam"),
+        pytest.param(_of_reparametrised, Triangulation(manifold=HYPERBOLOID), id="NoiseReparam, hyperboloid"),
         pytest.param(_of_neutra, Triangulation("riemannian"), id="NeuTra, Riemannian prior"),
         pytest.param(_of_neutra, Triangulation(manifold=HYPERBOLOID), id="NeuTra, hyperboloid"),
     ],

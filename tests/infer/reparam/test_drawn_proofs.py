@@ -16,7 +16,7 @@ from pyro.poutine.util import prune_subsample_sites
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.infer import AutoWrappedNormal, with_drawn_curvature
-from pyro_hyperbolic.infer.reparam.coords import NormalCoordinates
+from pyro_hyperbolic.infer.reparam.manifold_reparam import NormalCoordinates
 from tests.helpers import same
 from tests.infer.reparam.drawn_models import distances, no_data
 

@@ -7,14 +7,13 @@ from typing import Any
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import biject_to, constraints
+from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions import ManifoldTransform
 from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
-from pyro_hyperbolic.distributions.constraints import on
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.match import manifold_of
-from pyro_hyperbolic.infer.reparam.site import PointReparam, wrapped_as
+from pyro_hyperbolic.infer.reparam.point_reparam import PointReparam, wrapped_as
 from pyro_hyperbolic.ops.checks import inspectable
 
 
@@ -31,8 +30,7 @@ class ManifoldReparam(PointReparam):
     its measure depends on ``c``, so every algorithm of Pyro is right for a curvature that is drawn or learned.
     It takes any distribution on a manifold; where a factor is a sphere :math:`v` is the vector of
     :class:`~pyro_hyperbolic.distributions.ManifoldTransform`, since normal coordinates are not one-to-one there. This
-    is the centred form, for points about which the data say much; :class:`WrappedNormalReparam` and
-    :class:`RiemannianNormalReparam` are the others.
+    is the centred form, for points about which the data say much; :class:`NoiseReparam` is the other.
 
     **Observed points.** Coordinates that are given as data have a likelihood with respect to a measure that does not
     depend on ``c`` either: on the ball the site gets its density with respect to Lebesgue measure of the coordinates
@@ -87,7 +85,8 @@ class ManifoldReparam(PointReparam):
     def _map(self, fn: Any) -> ManifoldTransform:
         support = manifold_of(base_distribution(fn))
         assert support is not None  # for the type checker: site() refuses the others
-        return biject_to(support)
+        # Of the present curvature; what ``biject_to`` gives is for algorithms that keep it.
+        return ManifoldTransform(support.manifold)
 
 
 class NormalCoordinates(dist.TorchDistribution):
@@ -122,9 +121,11 @@ class NormalCoordinates(dist.TorchDistribution):
         return self.manifold.to_unconstrained(self.distribution.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        chart = biject_to(on(self.manifold))
+        chart = ManifoldTransform(self.manifold)
         if isinstance(self.distribution, ManifoldDistribution) and not self.manifold.geodesics_close:
             density = self.distribution._log_density(self._coords_at_loc(value))
+        elif isinstance(self.distribution, ManifoldDistribution):
+            density = self.distribution._density(chart(value))
         else:
             density = self.distribution.log_prob(chart(value))
         return density + chart.log_abs_det_jacobian(value, value)
@@ -162,5 +163,5 @@ class BallCoordinates(dist.TorchDistribution):
         return self.distribution.rsample(sample_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        # This measure may meet an observation in every curvature.
-        return self.distribution._checked_log_prob(value) + self.distribution.manifold.log_volume_element(value)
+        # A given point lies outside of the balls of some curvatures, which then are impossible: that is no mistake.
+        return self.distribution._lebesgue_density(value)
