@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from pyro.distributions import Independent, MaskedDistribution, TorchDistribution
+from pyro.distributions import Independent, MaskedDistribution
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 from torch.distributions import constraints
@@ -14,6 +14,7 @@ from torch.distributions import constraints
 from pyro_hyperbolic.distributions.constraints import on_manifold
 from pyro_hyperbolic.distributions.homes import Origin, complaint, settle
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform
+from pyro_hyperbolic.distributions.wrappers import PointDistribution
 from pyro_hyperbolic.geometry import Manifold, PoincareBall, Stereographic
 from pyro_hyperbolic.ops.checks import check_precision, inspectable, static_size
 
@@ -21,7 +22,7 @@ from pyro_hyperbolic.ops.checks import check_precision, inspectable, static_size
 MASS_SCORE = 3.0
 
 
-class ManifoldNormal(TorchDistribution):
+class ManifoldNormal(PointDistribution):
     r"""The distribution of :math:`z = \exp_{loc}(v / \lambda_{loc})` for random normal coordinates ``v``.
 
     A subclass draws ``v`` (``_rsample_coords``) and gives the density of ``z`` as a function of ``v``
@@ -76,11 +77,12 @@ class ManifoldNormal(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """The Fréchet mean."""
+        """The Fréchet mean, which is ``loc``. (A distribution with more than one, such as the uniform, has it too.)"""
         return self.loc
 
     @property
     def mode(self) -> Tensor:
+        """The mode, which is ``loc``."""
         return self.loc
 
     @property
@@ -129,6 +131,10 @@ class ManifoldNormal(TorchDistribution):
     def to_noise(self, value: Tensor) -> Tensor:
         """The inverse of :meth:`from_noise`, ``(..., d)``."""
         return self._whiten(self._coords(value))
+
+    def _share_within(self, value: Tensor, radius: float) -> Tensor:
+        """How likely the noise behind a point is no longer than ``radius``: 0 or 1 where one noise leads to each."""
+        return (self.to_noise(value).norm(dim=-1) <= radius).to(value.dtype)
 
     def lebesgue_log_prob(self, value: Tensor) -> Tensor:
         """Log-density with respect to the Lebesgue measure of the coordinates of ``value``."""
