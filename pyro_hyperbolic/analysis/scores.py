@@ -140,11 +140,14 @@ def posterior_coverage(posterior: Any, points: Tensor, *, level: float = 0.9) ->
 
     The region of a posterior is that of highest density in normal coordinates at its location: a ball for an isotropic
     posterior, an ellipsoid for others. In white noise (``to_noise``) it is
-    :math:`|\epsilon|^2 \le \chi^2_d(level)`. For exact posteriors the share is ``level`` on average. It is smaller for
-    posteriors that are too narrow, and larger for those that are too wide. To judge the posteriors of a model, draw
-    ``points`` from its prior, draw data given the points, and encode the data.
+    :math:`|\epsilon|^2 \le \chi^2_d(level)`. On a sphere several noises of a wrapped normal lead to one point, some of
+    them inside of the region and some outside. There a point counts with the probability that its noise was inside.
+    For exact posteriors the share is ``level`` on average. It is smaller for posteriors that are too narrow, and larger
+    for those that are too wide. To judge the posteriors of a model, draw ``points`` from its prior, draw data given the
+    points, and encode the data.
 
-    :param posterior: a wrapped or Riemannian normal, or a Gaussian with independent coordinates, batch shape ``(N,)``.
+    :param posterior: a distribution on a manifold (wrapped or Riemannian normal, von Mises-Fisher, power spherical), or
+        a Gaussian with independent coordinates; batch shape ``(N,)``.
     :param points: ``(N, D)``, the true latents of the data that the posteriors belong to.
     :param level: level of the regions, between 0 and 1.
 
@@ -168,13 +171,14 @@ def posterior_coverage(posterior: Any, points: Tensor, *, level: float = 0.9) ->
             f"posterior_coverage: points must have the shape {tuple(posterior.batch_shape + posterior.event_shape)} of"
             f" a sample of the posterior, got {tuple(points.shape) if isinstance(points, Tensor) else points!r}."
         )
-    noise = (
-        distribution.to_noise(points)
-        if isinstance(distribution, ManifoldDistribution)
-        else (points - distribution.loc) / distribution.scale
-    )
-    edge = HyperbolicRadius(noise.shape[-1], 1.0, 0.0).icdf(torch.tensor(level)).item()
-    return (noise.norm(dim=-1) <= edge).double().mean().item()
+    on_manifold = isinstance(distribution, ManifoldDistribution)
+    dim = distribution.dim if on_manifold else points.shape[-1]
+    edge = HyperbolicRadius(dim, 1.0, 0.0).icdf(torch.tensor(level)).item()
+    if on_manifold:
+        inside = distribution._share_within(points, edge)
+    else:
+        inside = ((points - distribution.loc) / distribution.scale).norm(dim=-1) <= edge
+    return inside.double().mean().item()
 
 
 def _neighbours(x: Tensor, y: Tensor, space: Manifold, k: int, alone: bool) -> Iterator[tuple[Tensor, Tensor]]:

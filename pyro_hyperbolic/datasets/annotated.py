@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate.trainers.rows import in_memory
+from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.models import HyperbolicVAE
 from pyro_hyperbolic.nn import OneHot
@@ -129,9 +130,9 @@ def to_anndata(
     points, scales = [], []
     for batch in cells.in_order(batch_size):
         batch = map_tensors(lambda t: t.to(device), batch)
-        posterior = vae.encode(**batch)
-        points.append(posterior.mean)
-        scales.append(getattr(posterior, "base_dist", posterior).scale)  # that of flat space is a Normal inside
+        posterior = base_distribution(vae.encode(**batch))
+        points.append(posterior.loc)
+        scales.append(posterior.scale)
     z = torch.cat(points)
     adata.obsm[f"X_{key}"] = z.cpu().numpy()
     adata.obsm[f"X_{key}_scale"] = torch.cat(scales).cpu().numpy()

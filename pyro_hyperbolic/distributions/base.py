@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from pyro.distributions import Independent, MaskedDistribution, TorchDistribution
+from pyro.distributions import Independent, MaskedDistribution
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 from torch.distributions import constraints
@@ -14,6 +14,7 @@ from torch.distributions import constraints
 from pyro_hyperbolic.distributions.constraints import on
 from pyro_hyperbolic.distributions.provenance import Origin, Run, complaint, mark, without_graph
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform
+from pyro_hyperbolic.distributions.wrappers import PointDistribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.geometry.chart import StereographicChart
 from pyro_hyperbolic.ops.checks import check_precision, inspectable, static_size
@@ -22,7 +23,7 @@ from pyro_hyperbolic.ops.checks import check_precision, inspectable, static_size
 MASS_SCORE = 3.0
 
 
-class ManifoldDistribution(TorchDistribution):
+class ManifoldDistribution(PointDistribution):
     r"""Base class of the distributions of points of a manifold, for those of your own too.
 
     A point is :math:`z = \exp_{loc}(v / \lambda_{loc})` with random normal coordinates ``v`` at ``loc``. A subclass
@@ -95,11 +96,12 @@ class ManifoldDistribution(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """The Fréchet mean."""
+        """The Fréchet mean, which is ``loc``. (A distribution with more than one, such as the uniform, has it too.)"""
         return self.loc
 
     @property
     def mode(self) -> Tensor:
+        """The mode, which is ``loc``."""
         return self.loc
 
     @property
@@ -163,6 +165,10 @@ class ManifoldDistribution(TorchDistribution):
     def to_noise(self, value: Tensor) -> Tensor:
         """The inverse of :meth:`from_noise`, ``(..., d)``."""
         return self._whiten(self._coords(value))
+
+    def _share_within(self, value: Tensor, radius: float) -> Tensor:
+        """How likely the noise behind a point is no longer than ``radius``: 0 or 1 where one noise leads to each."""
+        return (self.to_noise(value).norm(dim=-1) <= radius).to(value.dtype)
 
     def lebesgue_log_prob(self, value: Tensor) -> Tensor:
         """Log-density with respect to the Lebesgue measure of the coordinates of ``value``.

@@ -20,16 +20,16 @@ from __future__ import annotations
 import functools
 
 import torch
-from pyro.distributions import Delta, Independent, MaskedDistribution
-from pyro.distributions.kl import _kl_delta as _kl_delta_of_pyro
+from pyro.distributions import Delta
 from torch import Tensor
 from torch.distributions import register_kl
 
-from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
+from pyro_hyperbolic.distributions.base import ManifoldDistribution
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
 from pyro_hyperbolic.distributions.spherical import AngularDistribution, PowerSpherical, VonMisesFisher
 from pyro_hyperbolic.distributions.wrapped_normal import WrappedNormal
+from pyro_hyperbolic.distributions.wrappers import PointDistribution
 from pyro_hyperbolic.geometry import Euclidean, Sphere
 from pyro_hyperbolic.ops.checks import inspectable
 from pyro_hyperbolic.private import viewed
@@ -67,8 +67,8 @@ def _kl_riemannian_riemannian(p: RiemannianNormal, q: RiemannianNormal) -> Tenso
 def _kl_fisher_fisher(p: VonMisesFisher, q: VonMisesFisher) -> Tensor:
     # Of any two means: that of cos is one number times the direction.
     _check_spaces(p, q)
-    far = 1 - p.mean_resultant_length * p.cosine_to(q)
-    return q.log_normalizer - p.entropy() + q._kappa * far
+    between = p.mean_resultant_length * p._energy_of(q)
+    return q.log_normalizer - p.log_normalizer + (q._kappa - p._kappa) * p.mean_energy() + q._kappa * between
 
 
 @register_kl(PowerSpherical, PowerSpherical)
@@ -87,13 +87,9 @@ def _kl_angular_uniform(p: AngularDistribution, q: HypersphericalUniform) -> Ten
     return q.log_area - p.entropy()
 
 
-@register_kl(Delta, MaskedDistribution)
-@register_kl(Delta, Independent)
-@register_kl(Delta, ManifoldDistribution)
-def _kl_delta(p: Delta, q: ManifoldDistribution | Independent | MaskedDistribution) -> Tensor:
+@register_kl(Delta, PointDistribution)
+def _kl_delta(p: Delta, q: PointDistribution) -> Tensor:
     """Pyro's own leaves out the density of the ``Delta``, where autoguides keep the Jacobian of their map."""
-    if not isinstance(base_distribution(q), ManifoldDistribution):
-        return _kl_delta_of_pyro(p, q)
     # A mask is one of q alone: the automatic guides, which draw the Delta, have none.
     return p.log_density - q.log_prob(p.v)
 

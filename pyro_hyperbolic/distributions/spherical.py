@@ -20,7 +20,11 @@ from pyro_hyperbolic.distributions.constraints import on
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.geometry import Manifold, Sphere
 from pyro_hyperbolic.ops import polar
-from pyro_hyperbolic.ops.special import dot, squared_norm
+from pyro_hyperbolic.ops.checks import inspectable
+from pyro_hyperbolic.ops.gamma import digamma_difference, log_gamma_ratio
+from pyro_hyperbolic.ops.special import safe_norm, squared_norm, unit
+from pyro_hyperbolic.ops.tolerances import antipode_tolerance
+from pyro_hyperbolic.ops.transport import ends, invert, score
 
 
 class AngularDistribution(ManifoldDistribution):
@@ -48,6 +52,8 @@ class AngularDistribution(ManifoldDistribution):
         self._set_loc(expand_to(loc, batch_shape + loc.shape[-1:]), manifold)
         self.concentration = expand_to(value, batch_shape)
         super().__init__(batch_shape, loc.shape[-1:], validate_args=validate_args)
+        if self._validate_args and inspectable(self.concentration) and bool(self.concentration.isinf().any()):
+            raise ValueError(f"{name}: concentration must be finite, got inf; for a single point use Delta.")
 
     @property
     def arg_constraints(self) -> dict[str, Any]:
@@ -97,11 +103,37 @@ class AngularDistribution(ManifoldDistribution):
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
         shape = sample_shape + self.batch_shape
         z = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
-        w = self._w.expand(shape)
-        angle = w.sqrt() * polar.scaled_quantile(z, w, self.dim, self.energy)
         direction = HypersphericalUniform(self.dim, self.loc.dtype, self.loc.device).rsample(shape)
-        v = angle.unsqueeze(-1) * direction
+        v = self._quantile(z).unsqueeze(-1) * direction
         return v * self.manifold.period(v) / (2 * math.pi)
+
+    def _quantile(self, z: Tensor) -> Tensor:
+        """The angle at a normal score."""
+        z, w = torch.broadcast_tensors(z, self._w)
+        return w.sqrt() * polar.scaled_quantile(z, w, self.dim, self.energy)
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """A sample from white noise ``(..., d)``, which is moved along its direction to the angle of the same quantile.
+
+        The map is smooth, also through 0. The inverse, :meth:`to_noise`, has no derivatives.
+        """
+        return super().from_noise(noise)
+
+    def _stretch(self, rho: Tensor) -> Tensor:
+        """The angle of the same quantile as the length of white noise, divided by that."""
+        low, high = ends(self.dim)
+        return self._quantile(score(rho.clamp(low, high), self.dim)) / rho.clamp(min=low)
+
+    def _colour(self, noise: Tensor) -> Tensor:
+        v = self._stretch(safe_norm(noise).squeeze(-1)).unsqueeze(-1) * noise
+        return v * self.manifold.period(v) / (2 * math.pi)
+
+    @torch.no_grad()
+    def _whiten(self, v: Tensor) -> Tensor:
+        angle = self._angle(v)
+        low, high = torch.zeros_like(angle), torch.full_like(angle, ends(self.dim)[1])
+        length = invert(lambda rho: rho * self._stretch(rho), angle, low=low, high=high)
+        return length.unsqueeze(-1) * unit(v)
 
     def _angle(self, v: Tensor) -> Tensor:
         # The square root has no derivative at 0, and the energies are even.
@@ -155,10 +187,10 @@ class VonMisesFisher(AngularDistribution):
         r""":math:`E[\cos\theta] = I_{p/2}(\kappa)/I_{p/2 - 1}(\kappa)`, ``p`` the number of coordinates."""
         return 1 - self.mean_energy()
 
-    def cosine_to(self, other: VonMisesFisher) -> Tensor:
-        """The cosine of the angle between the means."""
+    def _energy_of(self, other: VonMisesFisher) -> Tensor:
+        """The energy of the mean of another, 1 less the cosine of the angle between the means."""
         c = self.manifold.aligned_c(self.loc)
-        return (c * dot(self.loc, other.loc).unsqueeze(-1)).squeeze(-1)
+        return (0.5 * c * squared_norm(self.loc - other.loc)).squeeze(-1)
 
 
 class PowerSpherical(AngularDistribution):
@@ -187,12 +219,20 @@ class PowerSpherical(AngularDistribution):
     def _log_angular_integral(self) -> Tensor:
         # With t = cos^2(theta/2) it is 2^(d-1) B(d/2 + kappa, d/2).
         a, b = self._beta
-        return (self.dim - 1) * math.log(2) + a.lgamma() + math.lgamma(b) - (a + b).lgamma()
+        constant = (self.dim - 1) * math.log(2) + math.lgamma(b)
+        return (constant - b * a.log() - log_gamma_ratio(a, b)).to(self.loc.dtype)
 
     @property
     def _beta(self) -> tuple[Tensor, float]:
-        return self.dim / 2 + 2 * self._kappa, self.dim / 2
+        return self.dim / 2 + 2 * self._kappa.double(), self.dim / 2
 
     def mean_energy(self) -> Tensor:
-        a, b = self._beta
-        return -2 * (torch.digamma(a) - torch.digamma(a + b))
+        return (2 * digamma_difference(*self._beta)).to(self.loc.dtype)
+
+    def _log_density(self, v: Tensor) -> Tensor:
+        angle = self._angle(v)
+        # At the antipode the energy is infinite. A sample may pass it by the error of its quantile.
+        there = (math.pi - angle).abs() <= antipode_tolerance(angle.dtype)
+        angle = torch.where(there, 0.0, torch.where(angle > math.pi, 2 * math.pi - angle, angle))
+        log_density = -self._kappa * polar.ENERGIES[self.energy][0](angle) - self.log_normalizer
+        return torch.where(there & (self._kappa > 0), -math.inf, log_density)

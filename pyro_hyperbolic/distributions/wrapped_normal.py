@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,8 +19,16 @@ from pyro_hyperbolic.distributions.base import (
     expand_to,
 )
 from pyro_hyperbolic.distributions.constraints import on, positive_vector
-from pyro_hyperbolic.distributions.windings import check_preimages, check_widths, log_windings
+from pyro_hyperbolic.distributions.windings import (
+    check_preimages,
+    check_widths,
+    is_bounded,
+    is_centred,
+    log_windings,
+    share_within,
+)
 from pyro_hyperbolic.geometry import ConstantCurvature, Manifold
+from pyro_hyperbolic.ops.checks import inspectable
 from pyro_hyperbolic.ops.products import einsum
 from pyro_hyperbolic.ops.radial import mean_log_sinhc
 from pyro_hyperbolic.ops.special import safe_norm
@@ -41,7 +50,8 @@ class WrappedNormal(ManifoldDistribution):
     (:mod:`~pyro_hyperbolic.distributions.windings`). On a product ``v`` concatenates the normal coordinates of the
     factors, so a full covariance couples them.
 
-    :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
+    :param loc: :math:`\mu`, ``(..., d)``, a point of the manifold, from which the normal coordinates are counted. It is
+        the Fréchet mean, except of a wide distribution on a sphere: see :attr:`mean`.
     :param scale: standard deviation: isotropic for a number or ``(..., 1)``, diagonal for ``(..., d)``.
     :param manifold: where the distribution lives; a batch of curvatures makes a batch of distributions.
     :param scale_tril: instead of ``scale``, the Cholesky factor of :math:`\Sigma`, ``(..., d, d)``.
@@ -170,6 +180,44 @@ class WrappedNormal(ManifoldDistribution):
         return new
 
     @property
+    def mean(self) -> Tensor:
+        r"""The Fréchet mean, which is ``loc``.
+
+        On a sphere of radius ``R`` and dimension :math:`d > 1` it is that only up to a standard deviation of
+        :math:`\pi R/2\sqrt{d + 2}` (:mod:`~pyro_hyperbolic.distributions.windings`). A wider distribution raises
+        ``NotImplementedError``, or gives ``nan`` where values cannot be read: its Fréchet mean may be elsewhere, and
+        it need not be unique. ``loc`` is still the centre of its normal coordinates.
+        """
+        return self._loc_if(
+            is_centred,
+            "loc need not be the Fréchet mean of so wide a distribution, nor need that be unique; use loc, the centre"
+            " of the normal coordinates, or manifold.frechet_mean(samples)",
+        )
+
+    @property
+    def mode(self) -> Tensor:
+        """The mode, which is ``loc``.
+
+        On a sphere of two dimensions or more there is none: ``NotImplementedError``, or ``nan`` where values cannot be
+        read.
+        """
+        return self._loc_if(
+            is_bounded,
+            "there is no mode, because the density is infinite at loc and at its antipode; use loc",
+        )
+
+    def _loc_if(self, condition: Callable[[Manifold, int, Tensor], Tensor], words: str) -> Tensor:
+        """``loc``, if a condition holds on every factor."""
+        if not self._winds:
+            return self.loc
+        holds = torch.ones(self.batch_shape, dtype=torch.bool, device=self.loc.device)
+        for (leaf, dim), variances in zip(self._leaves, self._principal_variances(), strict=True):
+            holds = holds & condition(leaf, dim, variances.detach().amax(-1).sqrt())
+        if inspectable(holds) and not bool(holds.all()):
+            raise NotImplementedError(f"WrappedNormal on {self.manifold!r}: {words}.")
+        return torch.where(holds.unsqueeze(-1), self.loc, torch.nan)
+
+    @property
     def covariance_matrix(self) -> Tensor:
         r""":math:`\Sigma` of the normal coordinates, ``(..., d, d)``."""
         if self._is_full:
@@ -224,6 +272,18 @@ class WrappedNormal(ManifoldDistribution):
     def from_noise(self, noise: Tensor) -> Tensor:
         r""":math:`\exp_\mu(L\epsilon/\lambda_\mu)`, :math:`LL^T = \Sigma`: a sample if ``noise`` is normal."""
         return super().from_noise(noise)
+
+    def to_noise(self, value: Tensor) -> Tensor:
+        """The inverse of :meth:`from_noise`, ``(..., d)``. On a sphere, where it is not unique, the shortest.
+
+        So there the noise of a sample is not normal.
+        """
+        return super().to_noise(value)
+
+    def _share_within(self, value: Tensor, radius: float) -> Tensor:
+        if not self._winds:
+            return super()._share_within(value, radius)
+        return share_within(self._coords(value), self._leaves, self._whiten, self._widths(), radius)
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
         shape = sample_shape + self.batch_shape + (self.dim,)

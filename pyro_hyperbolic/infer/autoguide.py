@@ -114,7 +114,10 @@ class AutoWrappedNormal(AutoNormal):
 
     @torch.no_grad()
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """The centre of every latent: the Fréchet mean of a point, the median of all else.
+        """The centre of every latent: ``loc`` of the wrapped normal of a point, the median of all else.
+
+        ``loc`` is the Fréchet mean, except on spheres that the guide winds around
+        (:attr:`WrappedNormal.mean <pyro_hyperbolic.distributions.WrappedNormal.mean>`).
 
         :param args: the model's arguments, like ``kwargs``; needed where the curvature is learned or drawn.
         """
@@ -129,8 +132,8 @@ class AutoWrappedNormal(AutoNormal):
         r"""Quantiles of every latent, with a leading dimension over ``quantiles``.
 
         A point has no order. Its quantile at ``p`` is :math:`\exp_\mu(v/\lambda_\mu)` where each coordinate of
-        ``v`` is at its own quantile, :math:`v_i = \sigma_i \Phi^{-1}(p)`: the normal coordinates at the mean
-        are independent Gaussians, as the unconstrained coordinates of any other latent are. At 0.5 it is the mean.
+        ``v`` is at its own quantile, :math:`v_i = \sigma_i \Phi^{-1}(p)`: the normal coordinates at ``loc``
+        are independent Gaussians, as the unconstrained coordinates of any other latent are. At 0.5 it is ``loc``.
 
         :param args: as for :meth:`median`.
         """
@@ -199,6 +202,6 @@ class AutoWrappedNormal(AutoNormal):
 
 
 def _centre(support: Constraint, loc: Tensor) -> Tensor:
-    """What the parameters of a site say of its centre: the Fréchet mean of a point, the median of all else."""
+    """What the parameters of a site say of its centre: ``loc`` of a point, the median of all else."""
     point = single_value(support)
     return point.manifold.from_normal_coords(None, loc) if isinstance(point, OnManifold) else biject_to(support)(loc)

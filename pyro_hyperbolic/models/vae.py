@@ -14,6 +14,7 @@ from pyro.infer.util import is_validation_enabled
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
+from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.geometry import Euclidean, Manifold
 from pyro_hyperbolic.models.latent import HyperbolicLatent, Latent
 from pyro_hyperbolic.models.likelihoods import Likelihood, build_likelihood
@@ -85,7 +86,11 @@ class VAE(PyroModule):
         return self.latent.prior()
 
     def encode(self, x: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Any:
-        """The posterior q(z | x), batch shape ``(N,)``."""
+        """The posterior q(z | x), batch shape ``(N,)``.
+
+        Its ``mean`` is where the model puts the data. On spheres take ``loc``, since a wide posterior there may have
+        no mean (:attr:`WrappedNormal.mean <pyro_hyperbolic.distributions.WrappedNormal.mean>`).
+        """
         x = self._as_float("x", x)
         batch = self._batch(x)
         sizes = self._sizes(self.size_factors(x) if size_factors is None else size_factors, batch)
@@ -173,8 +178,8 @@ class VAE(PyroModule):
 
     @torch.no_grad()
     def reconstruct(self, x: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Tensor:
-        """The mean of p(x | z) at the posterior mean, with the shape of ``x``."""
-        z = self.encode(x, covariates=covariates, size_factors=size_factors).mean
+        """The mean of p(x | z) at the location of the posterior, with the shape of ``x``."""
+        z = base_distribution(self.encode(x, covariates=covariates, size_factors=size_factors)).loc
         size_factors = self.size_factors(self._as_float("x", x)) if size_factors is None else size_factors
         return self.decode(z, covariates=covariates, size_factors=size_factors).mean
 

@@ -14,6 +14,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.geometry import Euclidean, Manifold
 from pyro_hyperbolic.models.latent import HyperbolicLatent, Latent
 from pyro_hyperbolic.models.metrics import average_precision, roc_auc
@@ -131,10 +132,10 @@ class VGAE(PyroModule):
 
     @torch.no_grad()
     def edge_scores(self, pairs: Tensor) -> Tensor:
-        """Log-odds of an edge between the posterior means of each pair ``(P, 2)``."""
+        """Log-odds of an edge between the locations of the posteriors of each pair ``(P, 2)``."""
         if is_validation_enabled():
             check_pairs("pairs", pairs, self.num_nodes)
-        z = self.encode().mean
+        z = base_distribution(self.encode()).loc
         return edge_log_odds(self.latent.dist(z[pairs[:, 0]], z[pairs[:, 1]]))
 
     def link_scores(self, edges: Tensor, others: Tensor) -> dict[str, float]:

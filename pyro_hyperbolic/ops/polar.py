@@ -57,7 +57,11 @@ def _cosine(angle: Tensor) -> Tensor:
 
 
 def _power(angle: Tensor) -> Tensor:
-    return -4 * torch.cos(angle / 2).log()
+    # The cosine of a small angle has lost the digits of the angle.
+    square = torch.sin(angle / 2).square()
+    near = square < 0.5
+    far = torch.where(near, 1.0, torch.cos(angle / 2)).log()
+    return torch.where(near, -2 * torch.log1p(-torch.where(near, square, 0.0)), -4 * far)
 
 
 ENERGIES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {

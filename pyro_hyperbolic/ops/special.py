@@ -29,7 +29,7 @@ _NUM_TERMS = {torch.float64: 11, torch.float32: 6}
 _PART = 1 << 16
 
 
-def _bernoulli(count: int) -> list[Fraction]:
+def bernoulli(count: int) -> list[Fraction]:
     numbers = [Fraction(1)]
     for m in range(1, count):
         total = sum((math.comb(m + 1, k) * numbers[k] for k in range(m)), Fraction(0))
@@ -37,7 +37,7 @@ def _bernoulli(count: int) -> list[Fraction]:
     return numbers
 
 
-_B = _bernoulli(26)
+_B = bernoulli(26)
 _TANHC = [float(Fraction(4**k * (4**k - 1), math.factorial(2 * k)) * _B[2 * k]) for k in range(1, 13)]
 _ASINHC = [float(Fraction((-1) ** k * math.comb(2 * k, k), 4**k * (2 * k + 1))) for k in range(13)]
 _LOG_SINHC = [0.0] + [float(Fraction(4**k, 2 * k * math.factorial(2 * k)) * _B[2 * k]) for k in range(1, 12)]

@@ -16,6 +16,9 @@ _HYPERBOLOID = 64.0
 # |x|^2 of a point of the sphere is a sum of rounded squares, after as few operations.
 _SPHERE = 64.0
 
+# The angle to the antipode comes out of a logarithm map, and is pi to a few roundings.
+_ANTIPODE = 8.0
+
 # A distance that comes from a matrix product, as torch.cdist makes it, is the root of a difference of squares.
 _METRIC = 64.0
 
@@ -49,6 +52,11 @@ def hyperboloid_tolerance(dtype: torch.dtype) -> float:
 def sphere_tolerance(dtype: torch.dtype) -> float:
     """Largest relative error of :math:`|x|^2` at which a point counts as one of the sphere."""
     return _SPHERE * eps(dtype)
+
+
+def antipode_tolerance(dtype: torch.dtype) -> float:
+    """Largest angle to the antipode at which a point counts as the antipode."""
+    return _ANTIPODE * eps(dtype)
 
 
 def metric_tolerance(dtype: torch.dtype) -> float:

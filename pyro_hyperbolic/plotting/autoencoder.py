@@ -15,6 +15,7 @@ from matplotlib.patches import Circle
 from torch import Tensor
 
 from pyro_hyperbolic.analysis import Projection
+from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Manifold, PoincareBall, Product
 from pyro_hyperbolic.geometry.chart import StereographicChart
 from pyro_hyperbolic.models import HyperbolicVAE
@@ -137,7 +138,7 @@ def explore_latents(
     count = len(vae.manifold.leaves(vae.latent.dim))
     if count == 1 and vae.latent.dim == 2:
         posterior = vae.encode(data.to(next(vae.parameters()).device))
-        means = posterior.mean.cpu()
+        means = base_distribution(posterior).loc.cpu()
         options |= {"scales": posterior}
     else:
         means = latent_means(vae, data)
@@ -159,7 +160,7 @@ def _check(vae: Any, data: Any) -> None:
 def latent_means(vae: HyperbolicVAE, data: Tensor) -> Tensor:
     """Where an auto-encoder puts data, on the host."""
     device = next(vae.parameters()).device
-    return torch.cat([vae.encode(x.to(device)).mean.detach().cpu() for x in data.split(_BATCH)])
+    return torch.cat([base_distribution(vae.encode(x.to(device))).loc.detach().cpu() for x in data.split(_BATCH)])
 
 
 def latent_factor(vae: HyperbolicVAE, z: Tensor, factor: int) -> tuple[Tensor, Manifold]:

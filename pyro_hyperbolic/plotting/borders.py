@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic.analysis.widening import plain, widened
-from pyro_hyperbolic.distributions.base import base_distribution
+from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
 from pyro_hyperbolic.geometry import Euclidean, Manifold
 from pyro_hyperbolic.ops.tolerances import agreement_tolerance
 from pyro_hyperbolic.plotting.surfaces import same_space
@@ -80,8 +80,9 @@ def _check_posteriors(scales: Distribution, points: Tensor, manifold: Manifold) 
     own = plain(own)
     if own.intrinsic_dim(scales.event_shape[0]) != 2:
         raise ValueError(f"scales must be posteriors of two dimensions, got event shape {tuple(scales.event_shape)}.")
+    centre = distribution.loc if isinstance(distribution, ManifoldDistribution) else scales.mean
     # Charts of one space have the same normal coordinates at the origin.
-    there = manifold.from_normal_coords(None, own.to_normal_coords(None, widened(scales.mean, own)))
+    there = manifold.from_normal_coords(None, own.to_normal_coords(None, widened(centre, own)))
     rounding = agreement_tolerance(torch.float32) * (1 + manifold.dist0(points)) * manifold.conditioning(points)
     off = ~(manifold.dist(there, points) <= rounding)  # nan too
     if bool(off.any()):

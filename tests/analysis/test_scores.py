@@ -9,10 +9,10 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_hyperbolic import Euclidean, PoincareBall
+from pyro_hyperbolic import Euclidean, PoincareBall, Product, Sphere
 from pyro_hyperbolic.analysis import batch_mixing, knn_accuracy, lineage_correlation, posterior_coverage
 from pyro_hyperbolic.analysis.scores import _mean_entropy, _ranks
-from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
+from pyro_hyperbolic.distributions import PowerSpherical, RiemannianNormal, VonMisesFisher, WrappedNormal
 from tests.analysis.cases import spaces
 from tests.geometry.spaces import SPACES, SpaceCase
 from tests.helpers import same
@@ -115,6 +115,34 @@ def test_coverage_of_ellipsoids_and_gaussians() -> None:
         dist.Normal(torch.zeros(4000, 2), scale).to_event(1),
     ):
         assert posterior_coverage(posterior, posterior.sample()) == pytest.approx(0.9, abs=0.02)
+
+
+def on(space, dim, count=4000):
+    return space.origin(dim).expand(count, -1)
+
+
+SPHERE, PRODUCT = Sphere(1.0), Product((Sphere(1.0), 2), (Sphere(4.0), 1), (PoincareBall(1.0), 2))
+COUPLED = torch.eye(5) + 0.4 * torch.ones(5, 5).tril(-1)
+
+
+@pytest.mark.parametrize("level", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda width: WrappedNormal(on(SPHERE, 2), 1.5 * width, SPHERE),
+        lambda width: WrappedNormal(on(SPHERE, 3), width * torch.tensor([0.3, 1.0, 2.0]), SPHERE),
+        lambda width: WrappedNormal(on(PRODUCT, 5), width, PRODUCT),
+        lambda width: WrappedNormal(on(PRODUCT, 5, 1500), manifold=PRODUCT, scale_tril=width * COUPLED),
+        lambda width: VonMisesFisher(on(SPHERE, 3), 2.0 / width**2),
+        lambda width: PowerSpherical(on(SPHERE, 2), 2.0 / width**2),
+    ],
+    ids=["isotropic", "diagonal", "product", "coupled", "fisher", "power"],
+)
+def test_coverage_where_geodesics_close(make, level: float) -> None:
+    torch.manual_seed(0)
+    z = make(1.0).sample()
+    assert posterior_coverage(make(1.0), z, level=level) == pytest.approx(level, abs=0.03)
+    assert posterior_coverage(make(0.4), z, level=level) < level - 0.05
 
 
 BALL = PoincareBall(1.0)

@@ -140,7 +140,7 @@ def test_batch_shape(case, loc, scale, c, expected):
     z = law.rsample((2,))
     assert z.shape == (2, *expected, *case.event_shape)
     assert law.support.check(z).shape == law.log_prob(z).shape == (2, *expected)
-    assert law.mean.shape == (*expected, *case.event_shape)
+    assert law.loc.shape == (*expected, *case.event_shape)
     wide = law.expand((5, *expected))
     assert wide.batch_shape == wide.log_prob(wide.sample()).shape == (5, *expected)
     same(wide.log_prob(z[0]), law.log_prob(z[0].clone()).expand(5, *expected), TOLERANCE)

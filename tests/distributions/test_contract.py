@@ -16,6 +16,7 @@ from tests.distributions.cases import (
     ON_THE_BALL,
     RADII,
     SPHERES,
+    WINDING,
     WITH_PARAMETERS,
     tensors,
     with_shapes,
@@ -68,7 +69,8 @@ def test_sample_has_no_graph(case):
 def test_dtype_is_kept(case, dtype):
     law = case.make((3,), dtype=dtype)
     sample = law.rsample((2,))
-    assert {sample.dtype, law.log_prob(sample).dtype, law.log_prob(sample.clone()).dtype, law.mean.dtype} == {dtype}
+    assert {sample.dtype, law.log_prob(sample).dtype, law.log_prob(sample.clone()).dtype} == {dtype}
+    assert case in WINDING or law.mean.dtype == dtype
 
 
 @every_dtype
@@ -122,7 +124,7 @@ def test_rsample_has_gradients(case):
         assert (gradient.abs() < 1e-14).all() == flat, name
 
 
-@every_normal
+@pytest.mark.parametrize("case", [case for case in NORMALS if case not in WINDING], ids=str)
 def test_mean_and_mode_of_a_normal_are_loc(case):
     law = case.make((3,))
     torch.testing.assert_close(law.mean, case.params((3,))["loc"], rtol=0, atol=0)
@@ -187,7 +189,8 @@ def test_expand_keeps_the_density(case):
     expanded = law.expand((2, 3))
     value = expanded.sample()
     torch.testing.assert_close(expanded.log_prob(value), law.log_prob(value))
-    torch.testing.assert_close(expanded.mean, law.mean.expand_as(expanded.mean))
+    if case not in WINDING:
+        torch.testing.assert_close(expanded.mean, law.mean.expand_as(expanded.mean))
 
 
 @every_distribution

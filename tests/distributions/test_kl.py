@@ -10,7 +10,7 @@ import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal, init_to_value
 from scipy.integrate import quad
-from torch.distributions import kl_divergence
+from torch.distributions import kl_divergence, register_kl
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
@@ -322,3 +322,18 @@ def test_a_delta_and_other_laws_are_left_to_pyro(wrapper):
     point = torch.tensor([0.5, 2.0])
     delta = dist.Delta(point, torch.full(law.batch_shape, 0.7), event_dim=law.event_dim)
     torch.testing.assert_close(kl_divergence(delta, law), -law.log_prob(point))
+
+
+class OwnDelta(dist.Delta):
+    pass
+
+
+@register_kl(OwnDelta, dist.Distribution)
+def _kl_own_delta(p, q):
+    return torch.tensor(42.0)
+
+
+def test_the_divergences_of_other_types_are_left_alone():
+    # With an entry for Pyro's wrappers it would be ambiguous which of the two to take.
+    for law in (dist.Normal(torch.zeros(2), 1.0).to_event(1), dist.Normal(torch.zeros(2), 1.0).mask(True)):
+        assert kl_divergence(OwnDelta(torch.zeros(2), event_dim=law.event_dim), law) == 42

@@ -110,8 +110,11 @@ class NormalCoordinates(dist.TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Those of the Fréchet mean: a centre to start from."""
-        return self.manifold.to_normal_coords(None, self.distribution.mean)
+        """Those of ``loc``, or of the mean of a distribution without one: a centre to start from."""
+        centre = (
+            self.distribution.loc if isinstance(self.distribution, ManifoldDistribution) else self.distribution.mean
+        )
+        return self.manifold.to_normal_coords(None, centre)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
         with torch.no_grad():

@@ -1,0 +1,32 @@
+"""What ``to_event`` and ``mask`` make of distributions of points.
+
+They are Pyro's own wrappers under names of their own, so that a divergence can be registered for them
+(:mod:`~pyro_hyperbolic.distributions.kl`) without a change to the divergences of other distributions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyro.distributions import Independent, MaskedDistribution, TorchDistribution
+
+
+class PointDistribution(TorchDistribution):
+    """A distribution of points, which its wrappers are too."""
+
+    def to_event(self, reinterpreted_batch_ndims: int | None = None) -> Any:
+        wrapped = super().to_event(reinterpreted_batch_ndims)
+        if not isinstance(wrapped, Independent):
+            return wrapped
+        return PointEvents(wrapped.base_dist, wrapped.reinterpreted_batch_ndims)
+
+    def mask(self, mask: Any) -> Any:
+        return MaskedPoints(self, mask)
+
+
+class PointEvents(PointDistribution, Independent):
+    """``to_event`` of a distribution of points."""
+
+
+class MaskedPoints(PointDistribution, MaskedDistribution):
+    """``mask`` of a distribution of points."""
