@@ -1,6 +1,6 @@
 """A hyperbolic auto-encoder with convolutions: bring your own encoder and decoder modules.
 
-:class:`pyro_hyperbolic.models.HyperbolicVAE` takes any encoder, decoder and likelihood. Here the images are
+:class:`pyro_hyperbolic.models.ManifoldVAE` takes any encoder, decoder and likelihood. Here the images are
 ``(1, 28, 28)``. The encoder is a :class:`pyro_hyperbolic.nn.Encoder` with convolutions as its trunk. The decoder begins
 with a gyroplane layer, the only part of it that knows the latent space.
 
@@ -28,14 +28,14 @@ from tqdm.auto import tqdm
 from pyro_hyperbolic import datasets, geometry, infer
 from pyro_hyperbolic.accelerate.checkpoint import save_json
 from pyro_hyperbolic.commands import Parser, command, natural, positive, record
-from pyro_hyperbolic.models import HyperbolicVAE, WarmUp
+from pyro_hyperbolic.models import ManifoldVAE, WarmUp
 from pyro_hyperbolic.nn import Encoder, GyroplaneLinear, ManifoldModule
 
 SHAPE = (1, 28, 28)
 SHOWN = 10  # images with their reconstructions
 
 
-def build_model(args: argparse.Namespace) -> HyperbolicVAE:
+def build_model(args: argparse.Namespace) -> ManifoldVAE:
     """The auto-encoder; ``.model`` and ``.guide`` are its Pyro programs."""
     width, dim = args.channels, geometry.signature_dim(args.space)
     # One module, which the decoder and the model share.
@@ -58,7 +58,7 @@ def build_model(args: argparse.Namespace) -> HyperbolicVAE:
         nn.ConvTranspose2d(width, 1, 4, stride=2, padding=1),  # to 28 x 28
     )
     encoder = Encoder(SHAPE, 2 * width * 7 * 7, dim, scale_dim=1, trunk=trunk)
-    return HyperbolicVAE(
+    return ManifoldVAE(
         space,
         dim,
         SHAPE,
@@ -68,7 +68,7 @@ def build_model(args: argparse.Namespace) -> HyperbolicVAE:
     )
 
 
-def train(vae: HyperbolicVAE, images: torch.Tensor, args: argparse.Namespace) -> list[float]:
+def train(vae: ManifoldVAE, images: torch.Tensor, args: argparse.Namespace) -> list[float]:
     """Mean losses of the epochs."""
     svi = infer.FastSVI(vae.model, vae.guide, pyro.optim.Adam({"lr": args.learning_rate}), Trace_ELBO())
     batches = infer.Minibatches(images, args.batch_size, args.seed, drop_last=True)
@@ -84,7 +84,7 @@ def train(vae: HyperbolicVAE, images: torch.Tensor, args: argparse.Namespace) ->
     return history
 
 
-def draw(vae: HyperbolicVAE, test: datasets.Digits, images: torch.Tensor, folder: Path) -> None:
+def draw(vae: ManifoldVAE, test: datasets.Digits, images: torch.Tensor, folder: Path) -> None:
     """The latent space, and images above their reconstructions."""
     import matplotlib.pyplot as plt
 

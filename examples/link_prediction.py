@@ -1,7 +1,7 @@
 """Predict missing links of a graph from hyperbolic and Euclidean embeddings (the paper's Section 5.3).
 
 The example holds out some edges and trains a variational graph auto-encoder
-(:class:`pyro_hyperbolic.models.HyperbolicVGAE` or its Euclidean twin) on the others with ``pyro.infer.SVI``. The model
+(:class:`pyro_hyperbolic.models.ManifoldVGAE` or its Euclidean twin) on the others with ``pyro.infer.SVI``. The model
 then has to tell the held-out edges from as many pairs without an edge. The table gives the area under the ROC curve and
 the average precision over several splits, which both models share, each with its 95% interval. In a tree every held-out
 edge leaves two separate parts behind, so little is known about it. Expect scores not far above one half there.
@@ -40,7 +40,7 @@ from pyro_hyperbolic.commands import Parser, command, fraction, positive, record
 from pyro_hyperbolic.commands.runs import require_same
 from pyro_hyperbolic.experiments.statistics import mean_interval
 from pyro_hyperbolic.infer import load_checkpoint, save_checkpoint
-from pyro_hyperbolic.models import DISTRIBUTIONS, VGAE, EuclideanVGAE, HyperbolicVGAE
+from pyro_hyperbolic.models import DISTRIBUTIONS, VGAE, EuclideanVGAE, ManifoldVGAE
 
 MODELS = ("euclidean", "hyperbolic")
 SCORES = ("auc", "ap")
@@ -62,7 +62,7 @@ def build_model(name: str, graph: datasets.Graph, edges: Tensor, args: argparse.
     if name == "euclidean":
         return EuclideanVGAE(graph.num_nodes, edges, **options)
     space = geometry.from_signature(args.space, c=args.curvature, k=-args.curvature)
-    return HyperbolicVGAE(space, graph.num_nodes, edges, prior=args.prior, posterior=args.posterior, **options)
+    return ManifoldVGAE(space, graph.num_nodes, edges, prior=args.prior, posterior=args.posterior, **options)
 
 
 def train(name: str, graph: datasets.Graph, seed: int, args: argparse.Namespace) -> tuple[VGAE, dict[str, Any]]:

@@ -1,6 +1,6 @@
 """A hyperbolic auto-encoder of MNIST whose prior is a mixture, with the components summed out by enumeration.
 
-In :class:`pyro_hyperbolic.models.HyperbolicVAE` the prior of the latents is a single normal. Here it is a mixture of
+In :class:`pyro_hyperbolic.models.ManifoldVAE` the prior of the latents is a single normal. Here it is a mixture of
 several, with learned centres, scales and weights,
 
     k ~ Categorical(weights),    z ~ WrappedNormal(centre[k], scale[k]),    x ~ Bernoulli(decoder(z)),
@@ -47,7 +47,7 @@ from pyro_hyperbolic.commands import Parser, command, load_run, natural, positiv
 from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer import FastSVI, Minibatches, log_marginal_likelihood
-from pyro_hyperbolic.models import HyperbolicLatent, HyperbolicVAE
+from pyro_hyperbolic.models import ManifoldLatent, ManifoldVAE
 from pyro_hyperbolic.nn import ManifoldModule, exp0
 
 LOSSES = {"single": Trace_ELBO(), "mixture": TraceEnum_ELBO(max_plate_nesting=1)}
@@ -59,14 +59,14 @@ SHOWN = 4000  # test images in the picture of the latent space
 PER_COMPONENT = 12  # generated digits
 
 
-class MixtureLatent(HyperbolicLatent):
+class MixtureLatent(ManifoldLatent):
     """A latent space whose prior is a mixture of wrapped normals; centres are stored as ``exp_0`` takes them.
 
     :param components: how many.
     """
 
     def __init__(self, manifold: ManifoldModule, dim: int, components: int) -> None:
-        super().__init__(manifold, dim, "wrapped", "wrapped", 1.0, "isotropic", False, None)
+        super().__init__(manifold, dim)
         # exp_0 of half a standard normal is a draw of the wrapped normal at the origin with scale 1.
         self.centres = nn.Parameter(torch.randn(components, dim) / 2)
         self.log_scales = nn.Parameter(torch.full((components, 1), math.log(SCALE)))
@@ -90,7 +90,7 @@ class MixtureLatent(HyperbolicLatent):
         return (self.component().log_prob(z.unsqueeze(-2)) + self.assignment().logits).softmax(-1)
 
 
-class MixtureVAE(HyperbolicVAE):
+class MixtureVAE(ManifoldVAE):
     """The auto-encoder with that prior; the other programs and networks are those of its base class."""
 
     latent: MixtureLatent
@@ -104,16 +104,16 @@ class MixtureVAE(HyperbolicVAE):
         return pyro.sample("z", self.latent.component(k))
 
 
-def build_model(name: str, args: argparse.Namespace) -> HyperbolicVAE:
+def build_model(name: str, args: argparse.Namespace) -> ManifoldVAE:
     """One of the two auto-encoders; ``.model`` and ``.guide`` are its Pyro programs."""
     space = geometry.from_signature(args.space, c=args.curvature, k=-args.curvature)
     dim = geometry.signature_dim(args.space)
     if name == "mixture":
         return MixtureVAE(space, dim, args.components, args.hidden_dim)
-    return HyperbolicVAE(space, dim, (28, 28), args.hidden_dim)
+    return ManifoldVAE(space, dim, (28, 28), args.hidden_dim)
 
 
-def train(name: str, images: Tensor, test: Tensor, args: argparse.Namespace) -> tuple[HyperbolicVAE, dict[str, Any]]:
+def train(name: str, images: Tensor, test: Tensor, args: argparse.Namespace) -> tuple[ManifoldVAE, dict[str, Any]]:
     """Fit one model, from its checkpoint if there is one; its losses per image, epoch by epoch."""
     pyro.clear_param_store()
     pyro.set_rng_seed(args.seed)
@@ -144,7 +144,7 @@ def train(name: str, images: Tensor, test: Tensor, args: argparse.Namespace) -> 
     return vae, history
 
 
-def fit_mixture(vae: HyperbolicVAE, z: Tensor, args: argparse.Namespace) -> MixtureLatent:
+def fit_mixture(vae: ManifoldVAE, z: Tensor, args: argparse.Namespace) -> MixtureLatent:
     """The mixture of greatest likelihood for latents that were learned without one."""
     pyro.set_rng_seed(args.seed)
     latent = MixtureLatent(vae.latent.manifold, vae.latent.dim, args.components)
@@ -178,7 +178,7 @@ def clustering(components: Tensor, labels: Tensor, count: int) -> dict[str, floa
     }
 
 
-def evaluate(vae: HyperbolicVAE, latent: MixtureLatent, test: datasets.Digits, args: argparse.Namespace) -> dict:
+def evaluate(vae: ManifoldVAE, latent: MixtureLatent, test: datasets.Digits, args: argparse.Namespace) -> dict:
     """Clusters of the test images, and an estimate of their marginal likelihood."""
     with torch.no_grad():
         components = latent.responsibilities(vae.encode(test.images).mean).argmax(-1)
@@ -194,7 +194,7 @@ def evaluate(vae: HyperbolicVAE, latent: MixtureLatent, test: datasets.Digits, a
 
 
 def draw(
-    models: dict[str, HyperbolicVAE], latents: dict[str, MixtureLatent], test: datasets.Digits, folder: Path
+    models: dict[str, ManifoldVAE], latents: dict[str, MixtureLatent], test: datasets.Digits, folder: Path
 ) -> None:
     """The latent spaces with the components, and digits that each component of the mixture generates."""
     import matplotlib.pyplot as plt
@@ -243,7 +243,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     args.output_dir.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = record(args)
     result |= {"data": test.source, "train_size": len(images), "test_size": len(test.images), "models": {}}
-    models: dict[str, HyperbolicVAE] = {}
+    models: dict[str, ManifoldVAE] = {}
     latents: dict[str, MixtureLatent] = {}
     for name in MODELS:
         vae, history = train(name, images, test.images, args)

@@ -37,7 +37,7 @@ from tqdm.auto import tqdm
 from pyro_hyperbolic import datasets, geometry, infer, plotting
 from pyro_hyperbolic.accelerate.checkpoint import save_json
 from pyro_hyperbolic.commands import Parser, command, curvature, load_run, natural, positive, record, save_run
-from pyro_hyperbolic.models import DISTRIBUTIONS, HyperbolicVAE
+from pyro_hyperbolic.models import DISTRIBUTIONS, ManifoldVAE
 from pyro_hyperbolic.nn import DECODERS, ManifoldModule
 
 LOSSES: Any = {"trace": Trace_ELBO, "meanfield": TraceMeanField_ELBO, "iwae": partial(RenyiELBO, alpha=0)}
@@ -46,7 +46,7 @@ CHUNK = {"cpu": 1 << 14, "cuda": 1 << 18}  # what the estimate of the marginal l
 FREE_OPTIONS = ("num_epochs", "iwae_samples", "gyroplanes")  # may change when a run goes on
 
 
-class VAE(HyperbolicVAE):
+class VAE(ManifoldVAE):
     """The base class has the networks; its programs are these, with more options."""
 
     def model(self, x: Tensor) -> None:  # type: ignore[override]  # fewer options
@@ -79,7 +79,7 @@ def build_loss(args: argparse.Namespace) -> Any:
 
 
 @torch.no_grad()
-def evaluate(vae: HyperbolicVAE, images: Tensor) -> dict[str, float]:
+def evaluate(vae: ManifoldVAE, images: Tensor) -> dict[str, float]:
     """Negative ELBO per image and its two terms, one sample of the posterior each."""
     reconstruction = kl = 0.0
     for x in images.split(1000):
@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def draw(vae: HyperbolicVAE, test: datasets.Digits, history: list[Any], gyroplanes: int, folder: Path) -> None:
+def draw(vae: ManifoldVAE, test: datasets.Digits, history: list[Any], gyroplanes: int, folder: Path) -> None:
     """The latent space as a picture and as a page, reconstructions, samples, and the losses."""
     images, labels = test.images[:5000], test.labels[:5000]
     factors = len(vae.manifold.leaves(vae.latent.dim))

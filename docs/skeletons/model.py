@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.models import VAE, HyperbolicLatent
+from pyro_hyperbolic.models import VAE, ManifoldLatent
 from pyro_hyperbolic.nn import ManifoldModule, build_decoder
 
 
@@ -40,29 +40,21 @@ class ConvVAE(VAE):
     torch.Size([8])
     """
 
-    latent: HyperbolicLatent
+    latent: ManifoldLatent
 
     def __init__(
         self,
         manifold: Manifold | ManifoldModule,
         latent_dim: int,
         data_shape: tuple[int, int],
+        *,
         channels: int = 8,
         hidden_dim: int = 200,
     ) -> None:
-        latent = HyperbolicLatent(
-            manifold,
-            latent_dim,
-            prior="wrapped",
-            posterior="wrapped",
-            prior_scale=1.0,
-            posterior_scale="isotropic",
-            learn_prior_scale=False,
-            dtype=None,
-        )
+        latent = ManifoldLatent(manifold, latent_dim)
         super().__init__(
             encoder=ConvEncoder(data_shape, channels, latent_dim, latent.scale_dim),
-            decoder=build_decoder("gyroplane", latent.manifold, latent_dim, hidden_dim, data_shape),
+            decoder=build_decoder("gyroplane", latent.manifold, latent_dim, data_shape, hidden_dim=hidden_dim),
             latent=latent,
             likelihood="bernoulli",
         )

@@ -15,7 +15,7 @@ from torch import Tensor
 from pyro_hyperbolic.accelerate.trainers.rows import in_memory
 from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.models import HyperbolicVAE
+from pyro_hyperbolic.models import ManifoldVAE
 from pyro_hyperbolic.nn import OneHot
 from pyro_hyperbolic.ops.nested import map_tensors
 
@@ -99,7 +99,7 @@ def _unknown(name: str, value: str, known: Iterable[str], none: str) -> ValueErr
 @torch.no_grad()
 def to_anndata(
     adata: AnnData,
-    vae: HyperbolicVAE,
+    vae: ManifoldVAE,
     cells: AnnotatedCells,
     num_neighbors: int = 15,
     batch_size: int = 1024,

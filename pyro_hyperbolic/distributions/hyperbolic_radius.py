@@ -85,6 +85,8 @@ class HyperbolicRadius(Radius):
         """A bound of the quantile at a normal score."""
         # tanh(s) >= s / sqrt(1 + s^2) bounds the mode, and the radius is never wider than scale around it.
         n = self.dim - 1
+        if n == 0:  # the mode is 0, and its root below has no derivative
+            return self.scale * score
         square = n * n * self.c * self.scale.square()
         mode = (0.5 * (square + (square * square + 4 * n * n).sqrt())).sqrt()
         return self.scale * (mode + score)

@@ -16,7 +16,7 @@ from pyro_hyperbolic.experiments.session import Session
 from pyro_hyperbolic.experiments.table1 import NEARLY_FLAT, Table1
 from pyro_hyperbolic.experiments.table4 import CURVATURES, GRAPHS, Table4
 from pyro_hyperbolic.geometry import from_signature, signature_dim
-from pyro_hyperbolic.models import VAE, VGAE, HyperbolicVAE, HyperbolicVGAE
+from pyro_hyperbolic.models import VAE, VGAE, ManifoldVAE, ManifoldVGAE
 from pyro_hyperbolic.nn import ManifoldModule
 
 FLAT, CONTROL = "e6", "h6"
@@ -108,7 +108,7 @@ class MixedDigits(OnSpaces, MnistExperiment):
 
     def build(self, cell: Any) -> VAE:
         options: dict[str, Any] = {"hidden_dim": self.hidden_dim, "prior_scale": self.prior_scale}
-        return HyperbolicVAE(self.manifold(cell), signature_dim(cell.space), (28, 28), **options)
+        return ManifoldVAE(self.manifold(cell), signature_dim(cell.space), (28, 28), **options)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class MixedBranching(OnSpaces, Table1):
 
     def build(self, cell: Any, data_dim: int) -> VAE:
         options: dict[str, Any] = {"hidden_dim": self.hidden_dim, "prior_scale": self.prior_scale}
-        return HyperbolicVAE(self.manifold(cell), signature_dim(cell.space), data_dim, likelihood="normal", **options)
+        return ManifoldVAE(self.manifold(cell), signature_dim(cell.space), data_dim, likelihood="normal", **options)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class MixedLinks(OnSpaces, Table4):
     def build(self, cell: Any, num_nodes: int, edges: Tensor) -> VGAE:
         options: dict[str, Any] = {"latent_dim": signature_dim(cell.space), "hidden_dim": self.hidden_dim}
         options |= {"prior_scale": self.prior_scale, "posterior_scale": self.posterior_scale}
-        return HyperbolicVGAE(self.manifold(cell), num_nodes, edges, **options)
+        return ManifoldVGAE(self.manifold(cell), num_nodes, edges, **options)
 
 
 LINKS = "links"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -29,10 +31,10 @@ class StereographicChart(ConstantCurvature):
         return torch.zeros(checked_integer("dim", dim, least=1), dtype=dtype, device=device)
 
     def reach(self, dtype: torch.dtype) -> float | Tensor:
-        # Only a ball has a border. Minus 0 has a root of its own.
-        c = torch.as_tensor(self.c, dtype=torch.float64).detach().clamp(min=0).abs()
-        distance = border_distance(dtype) / c.sqrt()
-        return distance if distance.dim() > 0 else distance.item()
+        c = torch.as_tensor(self.c, dtype=torch.float64)
+        # Only a ball has a border.
+        distance = torch.where(c > 0, border_distance(dtype) / torch.where(c > 0, c, 1.0).sqrt(), math.inf)
+        return distance if isinstance(self.c, Tensor) else distance.item()
 
     def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
         r"""Möbius addition :math:`x \oplus y`."""

@@ -54,10 +54,10 @@ class Lorentz(GyroManifold):
         return torch.cat([torch.ones_like(zero[..., :1]) / lm.root(self.aligned_c(zero), zero), zero], -1)
 
     def reach(self, dtype: torch.dtype) -> float | Tensor:
-        c = torch.as_tensor(self.c, dtype=torch.float64).detach()
+        c = torch.as_tensor(self.c, dtype=torch.float64)
         # The largest coordinate is cosh(sqrt(c) r) / sqrt(c); a factor e is left for what is computed with it.
         distance = (math.log(torch.finfo(dtype).max) - 1 + (0.5 * c.log()).clamp(max=0)) / c.sqrt()
-        return distance if distance.dim() > 0 else distance.item()
+        return distance if isinstance(self.c, Tensor) else distance.item()
 
     def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
         r"""Möbius addition :math:`x \oplus y`, the translation from the origin to ``x`` applied to ``y``."""

@@ -183,7 +183,10 @@ class Manifold(ABC):
 
     @abstractmethod
     def reach(self, dtype: torch.dtype) -> float | Tensor:
-        """Largest distance from the origin that coordinates of ``dtype`` can hold; one for each element of ``c``."""
+        """Largest distance from the origin that coordinates of ``dtype`` can hold.
+
+        A number, or a float64 tensor, with derivatives, where the curvature is a tensor.
+        """
 
     @abstractmethod
     def log_volume_element(self, x: Tensor) -> Tensor:

@@ -2,11 +2,11 @@
 
 from pyro_hyperbolic.models.classifier import EmbeddingClassifier
 from pyro_hyperbolic.models.count_vae import CountVAE
-from pyro_hyperbolic.models.latent import DISTRIBUTIONS, EuclideanLatent, HyperbolicLatent, Latent
+from pyro_hyperbolic.models.latent import DISTRIBUTIONS, Latent, ManifoldLatent
 from pyro_hyperbolic.models.likelihoods import LIKELIHOODS, Likelihood
 from pyro_hyperbolic.models.metrics import average_precision, roc_auc
-from pyro_hyperbolic.models.vae import VAE, EuclideanVAE, HyperbolicVAE
-from pyro_hyperbolic.models.vgae import VGAE, EuclideanVGAE, HyperbolicVGAE, edge_log_odds
+from pyro_hyperbolic.models.vae import VAE, EuclideanVAE, HyperbolicVAE, ManifoldVAE
+from pyro_hyperbolic.models.vgae import VGAE, EuclideanVGAE, HyperbolicVGAE, ManifoldVGAE, edge_log_odds
 from pyro_hyperbolic.models.warm_up import WarmUp
 
 __all__ = [
@@ -16,14 +16,15 @@ __all__ = [
     "VGAE",
     "CountVAE",
     "EmbeddingClassifier",
-    "EuclideanLatent",
     "EuclideanVAE",
     "EuclideanVGAE",
-    "HyperbolicLatent",
     "HyperbolicVAE",
     "HyperbolicVGAE",
     "Latent",
     "Likelihood",
+    "ManifoldLatent",
+    "ManifoldVAE",
+    "ManifoldVGAE",
     "WarmUp",
     "average_precision",
     "edge_log_odds",

@@ -7,15 +7,14 @@ import copy
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pyro_hyperbolic.models.params import register
+from pyro_hyperbolic.models.named import NamedModel
 from pyro_hyperbolic.nn import Decoder
 
 
-class EmbeddingClassifier(PyroModule):
+class EmbeddingClassifier(NamedModel):
     """The classifier of the paper's Table 3: the decoder's architecture with class scores as output.
 
     The first layer starts as a copy of the decoder's (for a hyperbolic model, its gyroplanes). The last layer is
@@ -25,10 +24,11 @@ class EmbeddingClassifier(PyroModule):
 
     :param decoder: the decoder of a trained auto-encoder, which is not changed.
     :param num_classes: number of classes.
+    :param name: name in Pyro's parameter store; see :class:`~pyro_hyperbolic.models.named.NamedModel`.
     """
 
-    def __init__(self, decoder: Decoder, num_classes: int = 10) -> None:
-        super().__init__()
+    def __init__(self, decoder: Decoder, num_classes: int = 10, *, name: str | None = None) -> None:
+        super().__init__(name)
         if num_classes < 2:
             raise ValueError(f"num_classes must be at least 2, got {num_classes}.")
         self.num_classes = num_classes
@@ -44,7 +44,7 @@ class EmbeddingClassifier(PyroModule):
 
     def model(self, z: Tensor, labels: Tensor) -> None:
         """Classes ``"y"`` given embeddings ``z`` ``(N, D)``, in the plate ``"data"``."""
-        register(embed=self.embed, network=self.network)
+        self._register()
         with pyro.plate("data", len(z)):
             pyro.sample("y", dist.Categorical(logits=self(z)), obs=labels)
 
@@ -55,6 +55,7 @@ class EmbeddingClassifier(PyroModule):
         self,
         z: Tensor,
         labels: Tensor,
+        *,
         num_epochs: int = 5,
         batch_size: int = 64,
         learning_rate: float = 1e-3,

@@ -10,12 +10,12 @@ from pyro.infer.util import is_validation_enabled
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.models.vae import HyperbolicVAE
+from pyro_hyperbolic.models.vae import ManifoldVAE
 from pyro_hyperbolic.nn import Covariates, ManifoldModule, OneHot
 from pyro_hyperbolic.ops.checks import inspectable, is_number
 
 
-class CountVAE(HyperbolicVAE):
+class CountVAE(ManifoldVAE):
     r"""An auto-encoder of count vectors, with latents on any of our spaces.
 
     .. math:: x_{ng} \sim \operatorname{NB}(m_{ng}, r_g), \qquad
@@ -26,14 +26,14 @@ class CountVAE(HyperbolicVAE):
     :math:`\log(1 + x / s)`. If you give no size factors, they are the total counts divided by ``target_sum``. Then
     :meth:`decode` without size factors gives means for that total, which are comparable between data.
 
-    :param manifold: the latent space, as for :class:`HyperbolicVAE`.
+    :param manifold: the latent space, as for :class:`ManifoldVAE`.
     :param latent_dim: its dimension.
     :param num_features: number of counts per datum.
     :param hidden_dim: width of the hidden layers.
     :param batches: number or names of the batches, the covariate ``"batch"``; ``None`` for a single batch.
     :param target_sum: total counts of a datum with size factor 1.
     :param likelihood: ``"negative_binomial"``, ``"poisson"`` or ``"zero_inflated_negative_binomial"``.
-    :param options: further options of :class:`HyperbolicVAE`.
+    :param options: further options of :class:`ManifoldVAE`.
 
     >>> import torch
     >>> from pyro_hyperbolic import PoincareBall

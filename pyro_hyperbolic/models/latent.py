@@ -12,10 +12,12 @@ from pyro.infer.util import is_validation_enabled
 from torch import Tensor, nn
 
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
-from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Manifold
+from pyro_hyperbolic.distributions.base import MASS_SCORE
+from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Lorentz, Manifold, PoincareBall
 from pyro_hyperbolic.nn import ManifoldModule, exp0
 from pyro_hyperbolic.nn.manifold import as_module
 from pyro_hyperbolic.ops.checks import check_choice, check_sizes, checked_integer, inspectable, is_number
+from pyro_hyperbolic.ops.special import safe_norm
 
 DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
     "wrapped": WrappedNormal,
@@ -26,6 +28,12 @@ DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
 POSTERIOR_SCALES = ("diagonal", "isotropic")
 
 _MOST_RADII = 4.0  # of a posterior on a sphere; below WIDEST, so that rounding does not matter
+
+# Shares of the reach of a dtype. A posterior whose mass is within the first stays as it is, and all are within the
+# second. A location keeps the third, for at the border of a ball rounding moves points that far.
+_KEPT, _MOST, _MARGIN = 0.96, 0.985, 0.045
+_WIDEST = 0.9  # of the radius of the mass alone, so that there is room for the location
+_KEPT_SCALE = 0.95  # share of the greatest scale
 
 
 class Latent(nn.Module):
@@ -39,7 +47,14 @@ class Latent(nn.Module):
 
     log_scale: Tensor
 
-    def __init__(self, dim: int, prior_scale: float, posterior_scale: str, learn_prior_scale: bool) -> None:
+    def __init__(
+        self,
+        dim: int,
+        *,
+        prior_scale: float = 1.0,
+        posterior_scale: str = "isotropic",
+        learn_prior_scale: bool = False,
+    ) -> None:
         super().__init__()
         check_choice("posterior_scale", posterior_scale, POSTERIOR_SCALES)
         if not (is_number(prior_scale) and 0 < prior_scale < math.inf):
@@ -72,36 +87,38 @@ class Latent(nn.Module):
         """Raise an error for what are no points of the space."""
 
 
-class HyperbolicLatent(Latent):
+class ManifoldLatent(Latent):
     """A latent space with geodesic distances, where prior and posterior are normals of a manifold.
 
     On :class:`~pyro_hyperbolic.Euclidean` both are plain Gaussians, by either name. Where geodesics close, the scales
-    of a wrapped posterior are bounded (:func:`~pyro_hyperbolic.models.latent.bounded`).
+    of a wrapped posterior are bounded (:func:`~pyro_hyperbolic.models.latent.bounded`), and elsewhere its location and
+    scale stay within the reach of the dtype (:func:`~pyro_hyperbolic.models.latent.within_reach`).
 
     :param manifold: the space, or its signature; a :class:`~pyro_hyperbolic.nn.ManifoldModule` is shared, not copied.
+    :param dim: its dimension.
     :param prior: a name in ``DISTRIBUTIONS``.
     :param posterior: a name in ``DISTRIBUTIONS``.
     :param dtype: dtype of the latent arithmetic; that of the network by default.
+    :param options: those of :class:`Latent`.
     """
 
     def __init__(
         self,
         manifold: Manifold | ManifoldModule | str,
         dim: int,
-        prior: str,
-        posterior: str,
-        prior_scale: float,
-        posterior_scale: str,
-        learn_prior_scale: bool,
-        dtype: torch.dtype | None,
+        *,
+        prior: str = "wrapped",
+        posterior: str = "wrapped",
+        dtype: torch.dtype | None = None,
+        **options: Any,
     ) -> None:
         check_choice("prior", prior, DISTRIBUTIONS)
         check_choice("posterior", posterior, DISTRIBUTIONS)
-        if posterior_scale == "diagonal" and posterior != "wrapped":
+        if options.get("posterior_scale") == "diagonal" and posterior != "wrapped":
             raise ValueError(f"posterior_scale 'diagonal' needs posterior 'wrapped', got posterior {posterior!r}.")
         if dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"latent_dtype must be float32, float64 or None, got {dtype}.")
-        super().__init__(dim, prior_scale, posterior_scale, learn_prior_scale)
+        super().__init__(dim, **options)
         self.manifold = as_module(manifold)
         self.manifold.check_dim("latent_dim", self.dim)
         self.size = self.manifold().ambient_dim(self.dim)
@@ -120,10 +137,12 @@ class HyperbolicLatent(Latent):
     def posterior(self, loc: Tensor, scale: Tensor) -> Any:
         manifold = self.manifold()
         dtype = self.dtype or torch.promote_types(loc.dtype, torch.float32)  # under autocast loc has half precision
-        scale = scale.to(dtype)
+        loc, scale = loc.to(dtype), scale.to(dtype)
         if self.posterior_distribution is WrappedNormal:
             scale = bounded(scale, manifold, self.dim)
-        return self.posterior_distribution(exp0(manifold, loc.to(dtype)), scale, manifold)
+        if self.posterior_distribution is not _gaussian:
+            loc, scale = within_reach(loc, scale, manifold, self.posterior_distribution)
+        return self.posterior_distribution(exp0(manifold, loc), scale, manifold)
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         return self.manifold().dist(x, y)
@@ -145,13 +164,15 @@ class HyperbolicLatent(Latent):
                 )
 
 
-class EuclideanLatent(HyperbolicLatent):
-    """Gaussian prior and posterior, Euclidean distances: :class:`HyperbolicLatent` on Euclidean space."""
-
-    def __init__(self, dim: int, prior_scale: float, posterior_scale: str, learn_prior_scale: bool) -> None:
-        super().__init__(
-            Euclidean(), dim, "wrapped", "wrapped", prior_scale, posterior_scale, learn_prior_scale, dtype=None
+def hyperbolic(manifold: Manifold | ManifoldModule | str, kind: str) -> ManifoldModule:
+    """The manifold as a module, if it is a chart of hyperbolic space; ``kind`` is the model's, for the error."""
+    module = as_module(manifold)
+    if not isinstance(module(), (PoincareBall, Lorentz)):
+        raise ValueError(
+            f"manifold of Hyperbolic{kind} must be a chart of hyperbolic space, PoincareBall(c) or Lorentz(c), got"
+            f" {module()!r}; use Manifold{kind}, which takes every space."
         )
+    return module
 
 
 def bounded(scale: Tensor, manifold: Manifold, dim: int) -> Tensor:
@@ -184,6 +205,79 @@ def _closing(leaf: Manifold, scale: Tensor) -> Tensor:
         return torch.relu(zero - leaf.opposite(scale))  # smooth through 0
     period = leaf.period(scale)
     return zero if period is None else zero + (2 * math.pi / period) ** 2
+
+
+def within_reach(
+    loc: Tensor, scale: Tensor, manifold: Manifold, distribution: Callable[..., Any]
+) -> tuple[Tensor, Tensor]:
+    r"""Bound location and scale of a posterior, so that coordinates of their dtype hold its mass.
+
+    A ball in float32 ends at distance :math:`15.2/\sqrt c`, and an encoder does not know that. If the distance of the
+    location and the radius of the mass around it add up to less than 96% of the reach of the dtype, and the radius
+    alone to less than 70%, nothing changes. Beyond, first the scale and then the distance :math:`r` follow
+
+    .. math:: r \mapsto a + \frac{w u}{\sqrt{1 + u^2}}, \qquad u = \frac{r - a}{w}
+
+    from the point :math:`a` on, with two continuous derivatives, and stay below :math:`a + w`.
+
+    :param loc: location, ``(..., d)``, in the coordinates of :func:`~pyro_hyperbolic.nn.exp0`.
+    :param scale: positive scales, ``(..., 1)`` or ``(..., d)``.
+    :param manifold: the space.
+    :param distribution: the posterior, of those in ``DISTRIBUTIONS``.
+    """
+    dim, dtype = loc.shape[-1], loc.dtype
+    leaves = manifold.leaves(dim)
+    limits = [leaf.reach(dtype) for leaf, _ in leaves]
+    far = math.sqrt(torch.finfo(dtype).max)
+    if all(isinstance(limit, float) and limit > far for limit in limits):
+        return loc, scale
+    reaches = [torch.as_tensor(limit, device=loc.device).to(dtype).clamp(max=far).unsqueeze(-1) for limit in limits]
+    widest = torch.broadcast_tensors(
+        *[_widest_scale(leaf, n, r, distribution, scale) for (leaf, n), r in zip(leaves, reaches, strict=True)]
+    )
+    each = torch.cat([w.expand(w.shape[:-1] + (n,)) for w, (_, n) in zip(widest, leaves, strict=True)], -1)
+    most = each if scale.shape[-1] == dim else each.amin(-1, keepdim=True)
+    scale = scale * _share(scale, _KEPT_SCALE * most, most)
+    origin = manifold.origin(dim, dtype, loc.device)
+    radii = distribution(origin, scale, manifold, validate_args=False)._outer_radii()
+    places = []
+    for place, reach, radius in zip(loc.split([n for _, n in leaves], -1), reaches, radii, strict=True):
+        inner = torch.maximum(radius.unsqueeze(-1), _MARGIN * reach)
+        places.append(place * _share(2 * safe_norm(place), _KEPT * reach - inner, _MOST * reach - inner))
+    return torch.cat(places, -1), scale
+
+
+def _widest_scale(leaf: Manifold, dim: int, reach: Tensor, distribution: Callable[..., Any], like: Tensor) -> Tensor:
+    r"""The scale whose outer radius is at most a share of the reach.
+
+    Of a wrapped normal it is :math:`(\sqrt d + 3)\sigma`, and of a Riemannian one below
+    :math:`(d - 1)\sqrt c\,\sigma^2 + (\sqrt{d - 1} + 3)\sigma`.
+    """
+    radius = _WIDEST * reach
+    if distribution is WrappedNormal:
+        return radius / (math.sqrt(dim) + MASS_SCORE)
+    c = torch.zeros_like(like[..., :1]) + leaf.opposite(like)
+    square = (dim - 1) * torch.where(c > 0, torch.where(c > 0, c, 1.0).sqrt(), 0.0)
+    linear = math.sqrt(dim - 1) + MASS_SCORE
+    return 2 * radius / (linear + (linear**2 + 4 * square * radius).sqrt())
+
+
+def _share(x: Tensor, kept: Tensor, most: Tensor) -> Tensor:
+    """The factor that takes positive ``x`` below ``most``, and is 1 where it is below ``kept``."""
+    width = most - kept
+    beyond = torch.relu(x - kept) / width
+    bound = kept + width * beyond / torch.hypot(beyond, torch.ones_like(beyond))
+    outside = x > kept
+    return torch.where(outside, bound / torch.where(outside, x, 1.0), 1.0)
+
+
+def check_posterior(parameters: Any, latent: Latent, batch: tuple[int, ...]) -> None:
+    """Refuse what are no location and scale of posteriors of that batch shape."""
+    wanted = [(*batch, latent.dim), (*batch, latent.scale_dim)]
+    is_pair = isinstance(parameters, (tuple, list)) and all(isinstance(t, Tensor) for t in parameters)
+    got = [tuple(t.shape) for t in parameters] if is_pair else type(parameters).__name__
+    if got != wanted:
+        raise ValueError(f"encoder must return a location and a scale of shapes {wanted}, got {got}.")
 
 
 def _gaussian(loc: Tensor, scale: Tensor, manifold: Manifold) -> Any:

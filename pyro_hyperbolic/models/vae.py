@@ -1,4 +1,4 @@
-"""Variational auto-encoders with a hyperbolic latent space, and their Euclidean twin."""
+"""Variational auto-encoders with latents on a manifold."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.infer.util import is_validation_enabled
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.geometry import Euclidean, Manifold
-from pyro_hyperbolic.models.latent import HyperbolicLatent, Latent
+from pyro_hyperbolic.models.latent import Latent, ManifoldLatent, check_posterior, hyperbolic
 from pyro_hyperbolic.models.likelihoods import Likelihood, build_likelihood
-from pyro_hyperbolic.models.params import register
+from pyro_hyperbolic.models.named import NamedModel
 from pyro_hyperbolic.models.warm_up import WarmUp
 from pyro_hyperbolic.nn import Covariates, Decoder, Encoder, ManifoldModule, build_decoder
 from pyro_hyperbolic.ops.checks import checked_integer, inspectable, is_number
@@ -27,7 +26,7 @@ from pyro_hyperbolic.ops.nested import map_tensors
 Values = Mapping[str, Tensor]
 
 
-class VAE(PyroModule):
+class VAE(NamedModel):
     """Base class of the auto-encoders, with their Pyro programs. A subclass chooses the latent space and the networks.
 
     The latent site is ``"z"``, its plate is ``"data"``, and the observed site is ``"x"``. Both programs take
@@ -51,6 +50,8 @@ class VAE(PyroModule):
     :param beta: weight of prior and posterior in the ELBO: a positive number, or a schedule that :meth:`warm_up`
         follows. It is a buffer, so trainers that capture or compile their steps see it change. ``None`` is the plain
         ELBO.
+    :param name: name of the model in Pyro's parameter store; by default that of its class
+        (:class:`~pyro_hyperbolic.models.named.NamedModel`).
     """
 
     beta: Tensor | None
@@ -62,11 +63,13 @@ class VAE(PyroModule):
         decoder: nn.Module,
         latent: Latent,
         likelihood: str | Likelihood | Callable[..., Any],
+        *,
         data_shape: tuple[int, ...] | None = None,
         covariates: Covariates | None = None,
         beta: float | WarmUp | None = None,
+        name: str | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(name)
         _check_covariates(covariates)
         if data_shape is None:
             if not isinstance(decoder, Decoder):
@@ -99,7 +102,8 @@ class VAE(PyroModule):
             self.encoder.check_dtype(x=x, size_factors=sizes)
         parameters = self.encoder(self.likelihood.encoder_input(x, sizes), *features)
         if not isinstance(self.encoder, Encoder):
-            self._check_posterior(parameters, x)
+            check_posterior(parameters, self.latent, batch)
+        self._check_finite("encoder", *parameters)
         return self.latent.posterior(*parameters)
 
     def decode(self, z: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Any:
@@ -110,6 +114,7 @@ class VAE(PyroModule):
         """
         self.latent.check(z)
         output = self._output(z, *self._features(covariates, z.shape[:-1]))
+        self._check_finite("decoder", output)
         distribution = self.likelihood(output, self._sizes(size_factors, z.shape[:-1]))
         distribution = distribution.to_event(max(0, len(distribution.batch_shape) - z.dim() + 1))
         if distribution.event_shape != self.data_shape:
@@ -129,7 +134,7 @@ class VAE(PyroModule):
         size_factors: Tensor | None = None,
     ) -> Tensor:
         """The joint distribution of latents and data; see the class for the arguments."""
-        self._register(decoder=self.decoder, likelihood=self.likelihood)
+        self._register()
         with self._plate(x, data_size, subsample_size, covariates, size_factors) as index:
             with self._weight():
                 z = self.sample_latent()
@@ -159,7 +164,7 @@ class VAE(PyroModule):
         size_factors: Tensor | None = None,
     ) -> Tensor:
         """The variational posterior; see the class for the arguments."""
-        self._register(encoder=self.encoder)
+        self._register()
         with self._plate(x, data_size, subsample_size, covariates, size_factors) as index:
             index = None if subsample_size is None else index
             batch = _rows(index, x=x, covariates=covariates, size_factors=size_factors)
@@ -198,11 +203,6 @@ class VAE(PyroModule):
         sizes = self._sizes(self.size_factors(x), self._batch(x, dims=1))
         mean = (x if sizes is None else x / sizes).mean(0)
         self.decoder.output.bias.copy_(self.likelihood.start(mean, len(x)).flatten())
-
-    def _register(self, **modules: nn.Module) -> None:
-        register(latent=self.latent, **modules)
-        if self.covariates is not None:
-            register(covariates=self.covariates)
 
     def _weight(self) -> Any:
         return contextlib.nullcontext() if self.beta is None else poutine.scale(scale=self.beta)
@@ -262,14 +262,6 @@ class VAE(PyroModule):
             )
         return output.unflatten(0, batch) if batch else output.squeeze(0)
 
-    def _check_posterior(self, parameters: Any, x: Tensor) -> None:
-        batch = self._batch(x)
-        wanted = [(*batch, self.latent.dim), (*batch, self.latent.scale_dim)]
-        is_pair = isinstance(parameters, (tuple, list)) and all(isinstance(t, Tensor) for t in parameters)
-        got = [tuple(t.shape) for t in parameters] if is_pair else type(parameters).__name__
-        if got != wanted:
-            raise ValueError(f"encoder must return a location and a scale of shapes {wanted}, got {got}.")
-
     def _plate(
         self,
         x: Tensor | None,
@@ -306,15 +298,16 @@ class VAE(PyroModule):
         return pyro.plate("data", data_size, subsample=torch.arange(len(x), device=x.device))
 
 
-class HyperbolicVAE(VAE):
-    r"""The Poincaré VAE (the paper's Section 3) as an ordinary Pyro module.
+class ManifoldVAE(VAE):
+    r"""A variational auto-encoder with latents on any of our spaces, as an ordinary Pyro module.
 
     .. math:: p(z) = \mathcal{N}(0, \sigma_0^2), \quad p(x \mid z) = p(x \mid f_\theta(z)), \quad
               q(z \mid x) = \mathcal{N}(\exp_0(\mu_\phi(x)), \sigma_\phi(x)^2)
 
-    where each normal is wrapped or Riemannian, on hyperbolic space in either chart or on any of our other spaces.
+    where each normal is wrapped or Riemannian. The paper's auto-encoders are :class:`HyperbolicVAE` and
+    :class:`EuclideanVAE`.
 
-    :param manifold: the latent space, for example ``PoincareBall(1.4)`` or a signature such as ``"h2,s2,e2"``
+    :param manifold: the latent space, for example ``Sphere(1.0)`` or a signature such as ``"h2,s2,e2"``
         (:func:`~pyro_hyperbolic.geometry.from_signature`); a :class:`~pyro_hyperbolic.nn.ManifoldModule` with
         ``learnable=True`` learns its curvatures.
     :param latent_dim: dimension of the latent space.
@@ -337,16 +330,16 @@ class HyperbolicVAE(VAE):
     :param dropout: share of the hidden units to drop during training. Call ``eval()`` before you evaluate.
     :param covariates: what is known about every datum besides ``x``.
     :param beta: weight of the divergence; see :class:`VAE`.
+    :param name: name in Pyro's parameter store; see :class:`VAE`.
 
-    >>> from pyro_hyperbolic import PoincareBall
-    >>> vae = HyperbolicVAE(PoincareBall(1.4), 2, (28, 28))
+    >>> vae = ManifoldVAE("h2,s2,e2", 6, (28, 28))
     >>> x = torch.rand(8, 28, 28)
     >>> loss = pyro.infer.Trace_ELBO().differentiable_loss(vae.model, vae.guide, x)
-    >>> vae.encode(x).mean.shape, vae.generate(3).shape
-    (torch.Size([8, 2]), torch.Size([3, 28, 28]))
+    >>> vae.encode(x).batch_shape, vae.generate(3).shape
+    (torch.Size([8]), torch.Size([3, 28, 28]))
     """
 
-    latent: HyperbolicLatent
+    latent: ManifoldLatent
 
     def __init__(
         self,
@@ -354,6 +347,7 @@ class HyperbolicVAE(VAE):
         latent_dim: int,
         data_shape: tuple[int, ...] | int,
         hidden_dim: int = 600,
+        *,
         prior: str = "wrapped",
         posterior: str = "wrapped",
         decoder: str | nn.Module = "gyroplane",
@@ -362,17 +356,24 @@ class HyperbolicVAE(VAE):
         posterior_scale: str = "isotropic",
         latent_dtype: torch.dtype | None = None,
         learn_prior_scale: bool = False,
-        *,
         encoder: nn.Module | None = None,
         num_hidden_layers: int = 1,
         activation: str | Callable[[], nn.Module] = "relu",
         dropout: float = 0.0,
         covariates: Covariates | None = None,
         beta: float | WarmUp | None = None,
+        name: str | None = None,
     ) -> None:
         shape = _as_shape(data_shape)
-        latent = HyperbolicLatent(
-            manifold, latent_dim, prior, posterior, prior_scale, posterior_scale, learn_prior_scale, latent_dtype
+        latent = ManifoldLatent(
+            manifold,
+            latent_dim,
+            prior=prior,
+            posterior=posterior,
+            prior_scale=prior_scale,
+            posterior_scale=posterior_scale,
+            learn_prior_scale=learn_prior_scale,
+            dtype=latent_dtype,
         )
         distribution = build_likelihood(likelihood, shape)
         layers: dict[str, Any] = {"num_hidden_layers": num_hidden_layers, "activation": activation, "dropout": dropout}
@@ -382,9 +383,11 @@ class HyperbolicVAE(VAE):
             encoder = Encoder(shape, hidden_dim, latent_dim, latent.scale_dim, **layers)
         if isinstance(decoder, str):
             decoder = build_decoder(
-                decoder, latent.manifold, latent_dim, hidden_dim, distribution.output_shape, **layers
+                decoder, latent.manifold, latent_dim, distribution.output_shape, hidden_dim=hidden_dim, **layers
             )
-        super().__init__(encoder, decoder, latent, distribution, shape, covariates, beta)
+        super().__init__(
+            encoder, decoder, latent, distribution, data_shape=shape, covariates=covariates, beta=beta, name=name
+        )
 
     @property
     def manifold(self) -> Manifold:
@@ -392,43 +395,58 @@ class HyperbolicVAE(VAE):
         return self.latent.manifold()
 
 
-class EuclideanVAE(HyperbolicVAE):
+class HyperbolicVAE(ManifoldVAE):
+    r"""The Poincaré VAE (the paper's Section 3): :class:`ManifoldVAE` on hyperbolic space, in either chart.
+
+    :param manifold: ``PoincareBall(c)``, ``Lorentz(c)``, their signature, such as ``"p2"``, or a
+        :class:`~pyro_hyperbolic.nn.ManifoldModule` of one of them.
+    :param latent_dim: dimension of the latent space.
+    :param data_shape: shape of a datum, ``(28, 28)`` for MNIST; an integer for vectors.
+    :param hidden_dim: width of the hidden layers.
+    :param options: further options of :class:`ManifoldVAE`.
+
+    >>> from pyro_hyperbolic import PoincareBall
+    >>> vae = HyperbolicVAE(PoincareBall(1.4), 2, (28, 28))
+    >>> x = torch.rand(8, 28, 28)
+    >>> loss = pyro.infer.Trace_ELBO().differentiable_loss(vae.model, vae.guide, x)
+    >>> vae.encode(x).mean.shape, vae.generate(3).shape
+    (torch.Size([8, 2]), torch.Size([3, 28, 28]))
+    """
+
+    def __init__(
+        self,
+        manifold: Manifold | ManifoldModule | str,
+        latent_dim: int,
+        data_shape: tuple[int, ...] | int,
+        hidden_dim: int = 600,
+        **options: Any,
+    ) -> None:
+        super().__init__(hyperbolic(manifold, "VAE"), latent_dim, data_shape, hidden_dim, **options)
+
+
+class EuclideanVAE(ManifoldVAE):
     r"""The N-VAE: the same programs with a Gaussian latent, the limit of :class:`HyperbolicVAE` as :math:`c \to 0`.
 
-    This is :class:`HyperbolicVAE` on :class:`~pyro_hyperbolic.Euclidean` with the decoder ``"mlp"``, and it takes the
-    same arguments.
+    This is :class:`ManifoldVAE` on :class:`~pyro_hyperbolic.Euclidean` with the decoder ``"mlp"``.
+
+    :param latent_dim: dimension of the latent space.
+    :param data_shape: shape of a datum, ``(28, 28)`` for MNIST; an integer for vectors.
+    :param hidden_dim: width of the hidden layers.
+    :param options: further options of :class:`ManifoldVAE`.
 
     >>> EuclideanVAE(2, (28, 28)).generate(3).shape
     torch.Size([3, 28, 28])
     """
 
     def __init__(
-        self,
-        latent_dim: int,
-        data_shape: tuple[int, ...] | int,
-        hidden_dim: int = 600,
-        likelihood: str | Likelihood | Callable[..., Any] = "bernoulli",
-        prior_scale: float = 1.0,
-        posterior_scale: str = "isotropic",
-        learn_prior_scale: bool = False,
-        **options: Any,
+        self, latent_dim: int, data_shape: tuple[int, ...] | int, hidden_dim: int = 600, **options: Any
     ) -> None:
         if "manifold" in options:
             raise ValueError(
-                f"EuclideanVAE takes no manifold, got {options['manifold']!r}; use HyperbolicVAE(manifold, latent_dim,"
+                f"EuclideanVAE takes no manifold, got {options['manifold']!r}; use ManifoldVAE(manifold, latent_dim,"
                 " data_shape)."
             )
-        super().__init__(
-            Euclidean(),
-            latent_dim,
-            data_shape,
-            hidden_dim,
-            likelihood=likelihood,
-            prior_scale=prior_scale,
-            posterior_scale=posterior_scale,
-            learn_prior_scale=learn_prior_scale,
-            **{"decoder": "mlp"} | options,
-        )
+        super().__init__(Euclidean(), latent_dim, data_shape, hidden_dim, **{"decoder": "mlp"} | options)
 
 
 def _check_covariates(covariates: Any) -> None:

@@ -10,15 +10,14 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.infer.util import is_validation_enabled
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.geometry import Euclidean, Manifold
-from pyro_hyperbolic.models.latent import HyperbolicLatent, Latent
+from pyro_hyperbolic.models.latent import Latent, ManifoldLatent, check_posterior, hyperbolic
 from pyro_hyperbolic.models.metrics import average_precision, roc_auc
-from pyro_hyperbolic.models.params import register
+from pyro_hyperbolic.models.named import NamedModel
 from pyro_hyperbolic.nn import GCNConv, GraphAdjacency, ManifoldModule
 from pyro_hyperbolic.nn.graph import check_pairs
 from pyro_hyperbolic.ops.checks import checked_integer
@@ -33,25 +32,28 @@ def edge_log_odds(distance: Tensor) -> Tensor:
 
 
 class GraphEncoder(nn.Module):
-    """The featureless two-layer graph convolution of Kipf and Welling (2016).
+    """The two-layer graph convolution of Kipf and Welling (2016).
 
-    :returns: location ``(N, latent_dim)`` and positive scale ``(N, scale_dim)`` of every node.
+    :param in_features: size of a node's features; the number of nodes for a graph without features.
+    :param hidden_dim: width of the first convolution.
+    :param latent_dim: size of the location.
+    :param scale_dim: size of the scale: 1 (isotropic) or ``latent_dim`` (diagonal).
     """
 
-    def __init__(self, adjacency: GraphAdjacency, hidden_dim: int, latent_dim: int, scale_dim: int) -> None:
+    def __init__(self, in_features: int, hidden_dim: int, latent_dim: int, scale_dim: int) -> None:
         super().__init__()
         hidden_dim = checked_integer("hidden_dim", hidden_dim, least=1)
-        self.adjacency = adjacency
-        self.hidden = GCNConv(adjacency.num_nodes, hidden_dim)
+        self.hidden = GCNConv(in_features, hidden_dim)
         self.loc = GCNConv(hidden_dim, latent_dim)
         self.scale = GCNConv(hidden_dim, scale_dim)
 
-    def forward(self) -> tuple[Tensor, Tensor]:
-        hidden = F.relu(self.hidden(None, self.adjacency))
-        return self.loc(hidden, self.adjacency), F.softplus(self.scale(hidden, self.adjacency))
+    def forward(self, features: Tensor | None, adjacency: GraphAdjacency) -> tuple[Tensor, Tensor]:
+        """Location ``(N, latent_dim)`` and positive scale ``(N, scale_dim)`` of every node."""
+        hidden = F.relu(self.hidden(features, adjacency))
+        return self.loc(hidden, adjacency), F.softplus(self.scale(hidden, adjacency))
 
 
-class VGAE(PyroModule):
+class VGAE(NamedModel):
     r"""Base class of the graph auto-encoders, with their Pyro programs. A subclass chooses the latent space.
 
     .. math:: z_i \sim p(z), \qquad A_{ij} \sim \operatorname{Bernoulli}(1 - \tanh d(z_i, z_j)), \quad i \ne j
@@ -61,19 +63,40 @@ class VGAE(PyroModule):
     matrix is observed, in O(N^2) memory. With it, all edges are observed, and that many pairs drawn afresh each time
     (site ``"x_negatives"``) represent the other pairs. They are scaled so that the ELBO stays unbiased, in
     O(E + num_negatives) memory.
+
+    :param encoder: a module from the features of the nodes, ``None`` if there are none, and the
+        :class:`~pyro_hyperbolic.nn.GraphAdjacency` to the location ``(N, latent_dim)`` and the positive scale
+        ``(N, latent.scale_dim)`` of a posterior.
+    :param latent: the latent space.
+    :param num_nodes: number ``N`` of nodes.
+    :param edges: undirected training edges, each once, ``(E, 2)``.
+    :param features: features of the nodes, ``(N, F)``.
+    :param name: name of the model in Pyro's parameter store; by default that of its class
+        (:class:`~pyro_hyperbolic.models.named.NamedModel`).
     """
 
     edges: Tensor
     edge_codes: Tensor
+    features: Tensor | None
 
-    def __init__(self, latent: Latent, num_nodes: int, edges: Tensor, hidden_dim: int) -> None:
-        super().__init__()
-        adjacency = GraphAdjacency(num_nodes, edges)
+    def __init__(
+        self,
+        encoder: nn.Module,
+        latent: Latent,
+        num_nodes: int,
+        edges: Tensor,
+        *,
+        features: Tensor | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.adjacency = GraphAdjacency(num_nodes, edges)
         if len(edges) == 0:
             raise ValueError("edges must not be empty: a graph without edges has nothing to explain.")
-        self.encoder = GraphEncoder(adjacency, hidden_dim, latent.dim, latent.scale_dim)
+        self.num_nodes = self.adjacency.num_nodes
+        self.encoder = encoder
         self.latent = latent
-        self.num_nodes = adjacency.num_nodes
+        self.register_buffer("features", checked_features(features, self.num_nodes))
         both = torch.cat([edges, edges.flip(-1)])
         self.register_buffer("edges", both)
         self.register_buffer("edge_codes", (both[:, 0] * self.num_nodes + both[:, 1]).sort().values)
@@ -84,10 +107,13 @@ class VGAE(PyroModule):
 
     def encode(self) -> Any:
         """The posterior q(z | A), batch shape ``(N,)``."""
-        return self.latent.posterior(*self.encoder())
+        parameters = self.encoder(self.features, self.adjacency)
+        check_posterior(parameters, self.latent, (self.num_nodes,))
+        self._check_finite("encoder", *parameters)
+        return self.latent.posterior(*parameters)
 
     def model(self, num_negatives: int | None = None) -> Tensor:
-        register(latent=self.latent)
+        self._register()
         with pyro.plate("data", self.num_nodes):
             z = pyro.sample("z", self.prior())
         # Sites outside of the plate keep its dimension, with size 1.
@@ -98,7 +124,7 @@ class VGAE(PyroModule):
         return z
 
     def guide(self, num_negatives: int | None = None) -> Tensor:
-        register(latent=self.latent, encoder=self.encoder)
+        self._register()
         with pyro.plate("data", self.num_nodes):
             return pyro.sample("z", self.encode())
 
@@ -144,8 +170,10 @@ class VGAE(PyroModule):
         return {"auc": roc_auc(positive, negative), "ap": average_precision(positive, negative)}
 
 
-class HyperbolicVGAE(VGAE):
-    r"""Graph auto-encoder with hyperbolic latents (the paper's Section 5.3).
+class ManifoldVGAE(VGAE):
+    r"""Graph auto-encoder with latents on any of our spaces.
+
+    The paper's (Section 5.3) are :class:`HyperbolicVGAE` and :class:`EuclideanVGAE`.
 
     :param manifold: the latent space, or its signature.
     :param num_nodes: number of nodes.
@@ -158,16 +186,18 @@ class HyperbolicVGAE(VGAE):
     :param posterior_scale: ``"diagonal"`` or ``"isotropic"``.
     :param latent_dtype: dtype of the latent arithmetic; that of the network by default.
     :param learn_prior_scale: learn the prior's scale, starting from ``prior_scale``.
+    :param features: features of the nodes, ``(N, F)``; without them the encoder knows the edges only.
+    :param encoder: your own module, see :class:`VGAE`; two graph convolutions by default.
+    :param name: name in Pyro's parameter store; see :class:`VGAE`.
 
-    >>> from pyro_hyperbolic import PoincareBall
     >>> edges = torch.tensor([[0, 1], [1, 2], [2, 3]])
-    >>> vgae = HyperbolicVGAE(PoincareBall(1.0), 4, edges)
+    >>> vgae = ManifoldVGAE("h2,s2", 4, edges, 4, features=torch.rand(4, 3))
     >>> loss = pyro.infer.Trace_ELBO().differentiable_loss(vgae.model, vgae.guide)
     >>> vgae.edge_scores(torch.tensor([[0, 3]])).shape
     torch.Size([1])
     """
 
-    latent: HyperbolicLatent
+    latent: ManifoldLatent
 
     def __init__(
         self,
@@ -175,6 +205,7 @@ class HyperbolicVGAE(VGAE):
         num_nodes: int,
         edges: Tensor,
         latent_dim: int = 5,
+        *,
         hidden_dim: int = 32,
         prior: str = "wrapped",
         posterior: str = "wrapped",
@@ -182,11 +213,26 @@ class HyperbolicVGAE(VGAE):
         posterior_scale: str = "diagonal",
         latent_dtype: torch.dtype | None = None,
         learn_prior_scale: bool = False,
+        features: Tensor | None = None,
+        encoder: nn.Module | None = None,
+        name: str | None = None,
     ) -> None:
-        latent = HyperbolicLatent(
-            manifold, latent_dim, prior, posterior, prior_scale, posterior_scale, learn_prior_scale, latent_dtype
+        latent = ManifoldLatent(
+            manifold,
+            latent_dim,
+            prior=prior,
+            posterior=posterior,
+            prior_scale=prior_scale,
+            posterior_scale=posterior_scale,
+            learn_prior_scale=learn_prior_scale,
+            dtype=latent_dtype,
         )
-        super().__init__(latent, num_nodes, edges, hidden_dim)
+        num_nodes = checked_integer("num_nodes", num_nodes, least=1)
+        features = checked_features(features, num_nodes)
+        if encoder is None:
+            in_features = num_nodes if features is None else features.shape[-1]
+            encoder = GraphEncoder(in_features, hidden_dim, latent.dim, latent.scale_dim)
+        super().__init__(encoder, latent, num_nodes, edges, features=features, name=name)
 
     @property
     def manifold(self) -> Manifold:
@@ -194,26 +240,50 @@ class HyperbolicVGAE(VGAE):
         return self.latent.manifold()
 
 
-class EuclideanVGAE(HyperbolicVGAE):
-    """The twin with Gaussian latents and Euclidean distances: :class:`HyperbolicVGAE` on Euclidean space."""
+class HyperbolicVGAE(ManifoldVGAE):
+    """The paper's graph auto-encoder with hyperbolic latents: :class:`ManifoldVGAE` in either chart of the space.
+
+    :param manifold: ``PoincareBall(c)``, ``Lorentz(c)``, their signature, such as ``"p5"``, or a
+        :class:`~pyro_hyperbolic.nn.ManifoldModule` of one of them.
+    :param num_nodes: number of nodes.
+    :param edges: undirected training edges, each once, ``(E, 2)``.
+    :param latent_dim: dimension of the latent space.
+    :param options: further options of :class:`ManifoldVGAE`.
+    """
 
     def __init__(
         self,
+        manifold: Manifold | ManifoldModule | str,
         num_nodes: int,
         edges: Tensor,
         latent_dim: int = 5,
-        hidden_dim: int = 32,
-        prior_scale: float = 1.0,
-        posterior_scale: str = "diagonal",
-        learn_prior_scale: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            Euclidean(),
-            num_nodes,
-            edges,
-            latent_dim,
-            hidden_dim,
-            prior_scale=prior_scale,
-            posterior_scale=posterior_scale,
-            learn_prior_scale=learn_prior_scale,
-        )
+        super().__init__(hyperbolic(manifold, "VGAE"), num_nodes, edges, latent_dim, **options)
+
+
+class EuclideanVGAE(ManifoldVGAE):
+    """The twin with Gaussian latents and Euclidean distances: :class:`ManifoldVGAE` on Euclidean space.
+
+    :param num_nodes: number of nodes.
+    :param edges: undirected training edges, each once, ``(E, 2)``.
+    :param latent_dim: dimension of the latent space.
+    :param options: further options of :class:`ManifoldVGAE`.
+    """
+
+    def __init__(self, num_nodes: int, edges: Tensor, latent_dim: int = 5, **options: Any) -> None:
+        super().__init__(Euclidean(), num_nodes, edges, latent_dim, **options)
+
+
+def checked_features(features: Any, num_nodes: int) -> Tensor | None:
+    """Features of nodes as floating numbers; refuse what are none."""
+    if features is None:
+        return None
+    if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != num_nodes or not features.shape[-1]:
+        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ValueError(f"features must be a tensor ({num_nodes}, F), a row for each node, got {got}.")
+    if not features.is_floating_point():
+        features = features.to(torch.get_default_dtype())
+    if not bool(features.isfinite().all()):
+        raise ValueError("features must hold finite numbers; fill in those that are missing.")
+    return features

@@ -18,7 +18,7 @@ from pyro_hyperbolic.analysis import Projection
 from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Manifold, PoincareBall, Product
 from pyro_hyperbolic.geometry.chart import StereographicChart
-from pyro_hyperbolic.models import HyperbolicVAE
+from pyro_hyperbolic.models import ManifoldVAE
 from pyro_hyperbolic.nn import GyroplaneLinear
 from pyro_hyperbolic.ops.checks import checked_integer
 from pyro_hyperbolic.plotting.explorer import Explorer, explore
@@ -35,7 +35,7 @@ _BATCH = 1000
 
 @torch.no_grad()
 def latent_space(
-    vae: HyperbolicVAE,
+    vae: ManifoldVAE,
     data: Tensor,
     labels: Tensor | None = None,
     ax: Axes | None = None,
@@ -68,8 +68,8 @@ def latent_space(
         The axes.
 
     Example:
-        >>> from pyro_hyperbolic.models import HyperbolicVAE
-        >>> vae = HyperbolicVAE(PoincareBall(1.0), 5, 3, hidden_dim=4)
+        >>> from pyro_hyperbolic.models import ManifoldVAE
+        >>> vae = ManifoldVAE(PoincareBall(1.0), 5, 3, hidden_dim=4)
         >>> ax = latent_space(vae, torch.rand(10, 3))
         >>> ax.get_title()  # doctest: +ELLIPSIS
         '5 dimensions are projected to two, which keep ...% of the squared distances.'
@@ -103,7 +103,7 @@ def latent_space(
 
 @torch.no_grad()
 def explore_latents(
-    vae: HyperbolicVAE,
+    vae: ManifoldVAE,
     data: Tensor,
     path: str | os.PathLike[str],
     labels: Labels | None = None,
@@ -127,8 +127,8 @@ def explore_latents(
 
     Example:
         >>> import tempfile
-        >>> from pyro_hyperbolic.models import HyperbolicVAE
-        >>> vae = HyperbolicVAE("h2,s2", 4, 3, hidden_dim=4)
+        >>> from pyro_hyperbolic.models import ManifoldVAE
+        >>> vae = ManifoldVAE("h2,s2", 4, 3, hidden_dim=4)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     [page.path.name for page in explore_latents(vae, torch.rand(10, 3), f"{folder}/latent.html")]
         ['latent1.html', 'latent2.html']
@@ -151,19 +151,19 @@ def explore_latents(
 
 
 def _check(vae: Any, data: Any) -> None:
-    if not isinstance(vae, HyperbolicVAE):
-        raise ValueError(f"vae must be a HyperbolicVAE or EuclideanVAE, got {type(vae).__name__}; pass the model.")
+    if not isinstance(vae, ManifoldVAE):
+        raise ValueError(f"vae must be a ManifoldVAE such as HyperbolicVAE, got {type(vae).__name__}; pass the model.")
     if not isinstance(data, Tensor):
         raise ValueError(f"data must be a tensor, got {type(data).__name__}; pass torch.as_tensor(data).")
 
 
-def latent_means(vae: HyperbolicVAE, data: Tensor) -> Tensor:
+def latent_means(vae: ManifoldVAE, data: Tensor) -> Tensor:
     """Where an auto-encoder puts data, on the host."""
     device = next(vae.parameters()).device
     return torch.cat([base_distribution(vae.encode(x.to(device))).loc.detach().cpu() for x in data.split(_BATCH)])
 
 
-def latent_factor(vae: HyperbolicVAE, z: Tensor, factor: int) -> tuple[Tensor, Manifold]:
+def latent_factor(vae: ManifoldVAE, z: Tensor, factor: int) -> tuple[Tensor, Manifold]:
     """Coordinates of one factor of the latent space, and the factor."""
     manifold = vae.manifold
     manifold = manifold.with_curvatures([torch.as_tensor(c).detach().cpu() for c in manifold.curvatures])

@@ -16,7 +16,7 @@ from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import log_marginal_likelihood
-from pyro_hyperbolic.models import HyperbolicVAE
+from pyro_hyperbolic.models import ManifoldVAE
 from tests.examples.comparing import equal
 from tests.helpers import same
 
@@ -157,7 +157,7 @@ def test_clustering(components: list[int], labels: list[int], purity: float, nmi
 
 def test_fitted_mixture_finds_clusters(example: ModuleType) -> None:
     ball = PoincareBall(1.4)
-    vae = HyperbolicVAE(ball, 2, (28, 28), 8)
+    vae = ManifoldVAE(ball, 2, (28, 28), 8)
     args = example.parser().parse_args(["--components", "2", "--fit-steps", "200"])
     centres = ball.expmap0(torch.tensor([[1.0, 0.0], [-0.6, 0.6]]))
     labels = torch.arange(2).repeat(200)

@@ -202,7 +202,7 @@ def test_its_programs_are_those_of_the_base_class(example: ModuleType, digits: P
     vae = example.build_model(example.parser().parse_args(["--hidden-dim", "8"]))
     x = example.datasets.mnist(digits, train=False).images[:5]
     losses = []
-    for kind in (example.VAE, example.HyperbolicVAE):
+    for kind in (example.VAE, example.ManifoldVAE):
         pyro.clear_param_store()
         pyro.set_rng_seed(0)
         losses.append(pyro.infer.Trace_ELBO().loss(kind.model.__get__(vae), kind.guide.__get__(vae), x))

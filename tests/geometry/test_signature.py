@@ -5,7 +5,7 @@ import torch
 
 from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Product, Sphere, Stereographic
 from pyro_hyperbolic.geometry import from_signature, signature_dim
-from pyro_hyperbolic.models import HyperbolicVAE, HyperbolicVGAE
+from pyro_hyperbolic.models import ManifoldVAE, ManifoldVGAE
 
 EDGES = torch.tensor([[0, 1], [1, 2]])
 
@@ -43,9 +43,9 @@ def test_wrong_number_of_curvatures():
 
 
 def test_models_take_it():
-    assert HyperbolicVAE("h2,s2,e2", 6, 5).manifold == from_signature("h2,s2,e2")
-    assert HyperbolicVGAE("u3", 3, EDGES, latent_dim=3).manifold == Stereographic(0.0)
+    assert ManifoldVAE("h2,s2,e2", 6, 5).manifold == from_signature("h2,s2,e2")
+    assert ManifoldVGAE("u3", 3, EDGES, latent_dim=3).manifold == Stereographic(0.0)
     with pytest.raises(ValueError, match="latent_dim must be the dimension 4 of 'h2,s2', got 5"):
-        HyperbolicVAE("h2,s2", 5, 5)
+        ManifoldVAE("h2,s2", 5, 5)
     with pytest.raises(ValueError, match=r"has dimension 4, 2 \+ 2, got 5"):
-        HyperbolicVAE(from_signature("h2,s2"), 5, 5)
+        ManifoldVAE(from_signature("h2,s2"), 5, 5)

@@ -21,7 +21,7 @@ from pyro_hyperbolic.infer import (
     ManifoldReparam,
     NoiseReparam,
 )
-from pyro_hyperbolic.models import HyperbolicVAE
+from pyro_hyperbolic.models import ManifoldVAE
 from pyro_hyperbolic.nn import ManifoldModule
 from tests.helpers import same
 
@@ -172,7 +172,7 @@ def vae(request):
     signature, k, law = request.param
     torch.manual_seed(0)
     manifold = ManifoldModule(from_signature(signature, k=k), learnable=signature != "e3")
-    return HyperbolicVAE(
+    return ManifoldVAE(
         manifold, signature_dim(signature), 4, hidden_dim=5, likelihood="normal", prior=law, posterior=law
     ).double()
 
@@ -220,9 +220,7 @@ def test_ensemble():
     members = []
     for seed in range(3):
         torch.manual_seed(seed)
-        members.append(
-            HyperbolicVAE(ManifoldModule("h2,s2,u2", learnable=True), 6, 4, hidden_dim=5, likelihood="normal")
-        )
+        members.append(ManifoldVAE(ManifoldModule("h2,s2,u2", learnable=True), 6, 4, hidden_dim=5, likelihood="normal"))
     ensemble = EnsembleSVI([(m.model, m.guide) for m in members], Adam({"lr": 1e-2}), Trace_ELBO())
     losses = torch.stack([ensemble.step(x, shared=True).detach().clone() for _ in range(16)])
     assert losses.isfinite().all()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pyro_hyperbolic import Lorentz, PoincareBall, Sphere, Stereographic
 from pyro_hyperbolic.geometry import Manifold, from_signature
-from pyro_hyperbolic.models import VAE, VGAE, CountVAE, EuclideanVAE, EuclideanVGAE, HyperbolicVAE, HyperbolicVGAE
+from pyro_hyperbolic.models import VAE, VGAE, CountVAE, EuclideanVAE, EuclideanVGAE, ManifoldVAE, ManifoldVGAE
 from pyro_hyperbolic.nn import (
     Continuous,
     Covariates,
@@ -63,7 +63,7 @@ class VAECase:
         common = {"latent_dim": self.latent_dim, "data_shape": self.data_shape, "hidden_dim": 8, **self.options}
         if self.c is None:
             return EuclideanVAE(**common)
-        return HyperbolicVAE(ManifoldModule(self.chart(self.c), self.learnable), **common)
+        return ManifoldVAE(ManifoldModule(self.chart(self.c), self.learnable), **common)
 
     def data(self, size: int = SIZE) -> Tensor:
         """Two clusters, of what the likelihood explains."""
@@ -96,7 +96,7 @@ class CovariateCase(VAECase):
         covariates = Covariates(batch=OneHot(["a", "b"]), donor=Embedding(3, 2), age=Continuous())
         space = ManifoldModule(self.chart(self.c), self.learnable)
         options = {"hidden_dim": 8, "covariates": covariates, **self.options}
-        return HyperbolicVAE(space, self.latent_dim, self.data_shape, **options)
+        return ManifoldVAE(space, self.latent_dim, self.data_shape, **options)
 
     @property
     def kwargs(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class OwnPartsCase(VAECase):
         )
         encoder = Encoder(self.data_shape, 32, self.latent_dim, 1, trunk=trunk)
         options = {"encoder": encoder, "decoder": decoder, "likelihood": student}
-        return HyperbolicVAE(space, self.latent_dim, self.data_shape, **options)
+        return ManifoldVAE(space, self.latent_dim, self.data_shape, **options)
 
     @property
     def likelihood(self) -> str:
@@ -209,7 +209,7 @@ class VGAECase:
         }
         if self.c is None:
             return EuclideanVGAE(**common)
-        return HyperbolicVGAE(ManifoldModule(self.chart(self.c), self.learnable), **common)
+        return ManifoldVGAE(ManifoldModule(self.chart(self.c), self.learnable), **common)
 
     args = ()
     num_latents = NUM_NODES

@@ -72,7 +72,7 @@ NUMBERS = {
     ),
     "a space for flat latents": (
         lambda vae, x: EuclideanVAE(2, 4, manifold=PoincareBall(1.0)),
-        r"EuclideanVAE takes no manifold, got PoincareBall\(c=1.0\); use HyperbolicVAE\(manifold, latent_dim",
+        r"EuclideanVAE takes no manifold, got PoincareBall\(c=1.0\); use ManifoldVAE\(manifold, latent_dim",
     ),
 }
 

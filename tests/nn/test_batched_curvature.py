@@ -17,7 +17,7 @@ LAYERS = {
     "GyroplaneLinear-along": lambda manifold: GyroplaneLinear(D, 5, manifold, "along"),
     "Log0": Log0,
     "MobiusLinear": lambda manifold: MobiusLinear(D, 5, manifold),
-    **{name: lambda manifold, name=name: build_decoder(name, manifold, D, 4, (2, 3)) for name in DECODERS},
+    **{name: lambda manifold, name=name: build_decoder(name, manifold, D, (2, 3), hidden_dim=4) for name in DECODERS},
 }
 every_chart = pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
 

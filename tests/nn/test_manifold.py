@@ -128,7 +128,7 @@ def test_a_layer_makes_a_module_of_a_manifold(name):
 def test_shared_between_parts_it_is_one_parameter():
     shared = ManifoldModule(PoincareBall(1.0), learnable=True)
     parts = nn.ModuleList([*(build(shared) for build in LAYERS.values()), shared])
-    parts += [build_decoder(name, shared, 2, 3, (4,)) for name in DECODERS]
+    parts += [build_decoder(name, shared, 2, (4,), hidden_dim=3) for name in DECODERS]
     curvatures = [p for name, p in parts.named_parameters() if name.endswith("raw")]
     assert len(curvatures) == 1
     assert curvatures[0] is shared.raw

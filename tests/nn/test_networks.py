@@ -13,7 +13,7 @@ every_decoder = pytest.mark.parametrize("name", DECODERS)
 
 
 def decoder(name, c=1.0, learnable=False, data_shape=(3, 4)):
-    return build_decoder(name, ManifoldModule(PoincareBall(c), learnable), 2, 16, data_shape)
+    return build_decoder(name, ManifoldModule(PoincareBall(c), learnable), 2, data_shape, hidden_dim=16)
 
 
 def latents(*batch, dtype=torch.float32):
@@ -130,7 +130,7 @@ def test_curvature_learns_through_the_decoder(name):
 @every_decoder
 def test_curvature_learns_through_law_and_decoder(name, c, law):
     manifold = ManifoldModule(PoincareBall(c), learnable=True)
-    network = build_decoder(name, manifold, 2, 16, (6,))
+    network = build_decoder(name, manifold, 2, (6,), hidden_dim=16)
     posterior = law(manifold().expmap0(torch.randn(7, 2) / 4), torch.full((7, 1), 0.3), manifold())
     z = posterior.rsample()
     terms = [network(z).square().sum(), posterior.log_prob(z).sum()]

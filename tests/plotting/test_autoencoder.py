@@ -12,7 +12,7 @@ from matplotlib.collections import LineCollection
 from pyro_hyperbolic import Lorentz, PoincareBall, plotting
 from pyro_hyperbolic.analysis import TangentPCA
 from pyro_hyperbolic.geometry import Sphere, signature_dim
-from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic.models import EuclideanVAE, ManifoldVAE
 from pyro_hyperbolic.plotting.lens import Lens
 
 DATA = torch.rand(12, 6, generator=torch.Generator().manual_seed(0))
@@ -22,7 +22,7 @@ def vae(space: Any, dim: int) -> Any:
     torch.manual_seed(0)
     if space is None:
         return EuclideanVAE(dim, 6, hidden_dim=5)
-    return HyperbolicVAE(space, dim, 6, hidden_dim=5)
+    return ManifoldVAE(space, dim, 6, hidden_dim=5)
 
 
 @pytest.mark.parametrize("space", [None, PoincareBall(0.7), Lorentz(0.7)], ids=str)
@@ -114,7 +114,7 @@ def test_gyroplanes_are_those_of_the_decoder(space: Any, ax: Axes) -> None:
 
 
 def test_other_decoders_have_no_gyroplanes(ax: Axes) -> None:
-    model = HyperbolicVAE(PoincareBall(1.0), 2, 6, hidden_dim=5, decoder="mlp")
+    model = ManifoldVAE(PoincareBall(1.0), 2, 6, hidden_dim=5, decoder="mlp")
     plotting.latent_space(model, DATA, ax=ax, gyroplanes=3)
     assert not any(isinstance(artist, LineCollection) for artist in ax.collections)
 
@@ -126,7 +126,7 @@ def test_new_axes_by_default() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"vae": 3}, "vae must be a HyperbolicVAE or EuclideanVAE, got int; pass the model"),
+        ({"vae": 3}, "vae must be a ManifoldVAE such as HyperbolicVAE, got int; pass the model"),
         ({"data": DATA.numpy()}, r"data must be a tensor, got ndarray; pass torch.as_tensor\(data\)"),
         ({"data": DATA[:, :5]}, r"x must have shape \(N, 6\), got \(12, 5\)"),
         ({"projection": "umap"}, "projection must be one of horo, tangent, or .* got 'umap'"),
@@ -144,5 +144,5 @@ def test_mistakes(change: dict[str, Any], message: str) -> None:
 
 
 def test_a_page_of_no_model(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="vae must be a HyperbolicVAE or EuclideanVAE, got int"):
+    with pytest.raises(ValueError, match="vae must be a ManifoldVAE such as HyperbolicVAE, got int"):
         plotting.explore_latents(3, DATA, tmp_path / "page.html")  # type: ignore[arg-type]

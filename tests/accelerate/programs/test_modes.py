@@ -15,7 +15,7 @@ from pyro_hyperbolic.accelerate.programs import modes
 from pyro_hyperbolic.accelerate.programs.modes import ConstantsOnDevice, DecompositionsOnDevice
 from pyro_hyperbolic.accelerate.trainers.graphs import CapturedStep
 from pyro_hyperbolic.infer import FastSVI
-from pyro_hyperbolic.models import HyperbolicVAE
+from pyro_hyperbolic.models import ManifoldVAE
 
 
 @pytest.mark.parametrize("value", [1.5, 2, True])
@@ -88,7 +88,7 @@ def test_traced_steps_hold_no_number_of_the_host(signature: str, monkeypatch: py
     """A CUDA graph cannot capture the copy of a constant from the host to the device."""
     graphs: list[Any] = []
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graphs.append(graph) or graph)
-    vae = HyperbolicVAE(signature, 2, 3, hidden_dim=4, likelihood="normal")
+    vae = ManifoldVAE(signature, 2, 3, hidden_dim=4, likelihood="normal")
     svi = FastSVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 1e-3}), Trace_ELBO(), compile=True)
     for _ in range(2):
         svi.step(torch.randn(5, 3))
