@@ -9,6 +9,7 @@ from typing import Any
 import pyro
 import pyro.poutine as poutine
 import torch
+from pyro.distributions.util import scale_and_mask
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -50,6 +51,11 @@ def log_marginal_likelihood(
     an error. Over further plates, inside the data plate, densities are multiplied. A discrete latent that the guide
     lacks is summed out if it is marked ``infer={"enumerate": "parallel"}``, as by ``TraceEnum_ELBO``; any other one, or
     one in a further plate, is an error.
+
+    Masks count: what ``poutine.mask``, ``fn.mask`` or ``obs_mask=`` of ``pyro.sample`` switch off is not observed, so
+    that :math:`p(x_i)` is the density of what is. The missing values of ``obs_mask`` that the guide does not draw are
+    drawn by the model. Scales do not count, be they of subsampling or of ``poutine.scale``: a model that was trained
+    with a weighted bound, as a beta-VAE is, has the marginal likelihood of its densities without the weight.
 
     :param model: called as ``model(*args, **kwargs)`` with slices of the data.
     :param guide: called likewise.
@@ -137,7 +143,7 @@ def log_weights(
     kwargs: dict[str, Any],
     count: int,
 ) -> Tensor:
-    r""":math:`\log p(x_i, z_{ki}) - \log q(z_{ki} \mid x_i)` as ``(count, N)``, without the scales of subsampling."""
+    r""":math:`\log p(x_i, z_{ki}) - \log q(z_{ki} \mid x_i)` as ``(count, N)``, with masks and without scales."""
     particles = pyro.plate(_PARTICLES, count, dim=_SAMPLE)
     guide_trace = poutine.trace(particles(guide)).get_trace(*args, **kwargs)
     model_trace = poutine.trace(poutine.replay(particles(model), trace=guide_trace)).get_trace(*args, **kwargs)
@@ -157,6 +163,8 @@ def log_weights(
                     f"site {name!r} is outside of every data plate, so its density belongs to no datum;"
                     " log_marginal_likelihood needs latents and observations inside a plate at dim -1."
                 )
+            if trace is model_trace and _is_imputed(site, model_trace, guide_trace):
+                continue
             if trace is model_trace and not _is_accounted_for(site, guide_trace):
                 raise ValueError(
                     f"site {name!r} of the model is a latent that the guide does not have; sample it in the guide, or"
@@ -187,8 +195,15 @@ def _product_over_plates(site: dict[str, Any]) -> Tensor:
                 " log_marginal_likelihood cannot do; replace that plate by a Python loop, or sample the site in the"
                 " guide."
             )
-    log_prob = site["unscaled_log_prob"]
+    log_prob = _masked_log_prob(site)
     return log_prob.sum([frame.dim for frame in frames], keepdim=True) if frames else log_prob
+
+
+def _masked_log_prob(site: dict[str, Any]) -> Tensor:
+    """The log-density with its mask and without its scale; as in ``TraceEnum_ELBO`` what is summed out sums to 1."""
+    if "_enumerate_dim" in site["infer"]:
+        return site["unscaled_log_prob"]
+    return scale_and_mask(site["unscaled_log_prob"], mask=site["mask"])
 
 
 def _leftmost_plate(*traces: Any) -> int:
@@ -232,6 +247,13 @@ def _latents_without(guide_trace: Any, model_trace: Any) -> Iterator[tuple[str, 
     for name, site in model_trace.nodes.items():
         if site["type"] == "sample" and not site["is_observed"] and name not in guide_trace:
             yield name, site
+
+
+def _is_imputed(site: dict[str, Any], model_trace: Any, guide_trace: Any) -> bool:
+    """Whether ``pyro.sample(..., obs_mask=)`` drew it and not the guide: then its density is that of its draw too."""
+    stem = site["name"].removesuffix("_unobserved")
+    is_drawn = "_enumerate_dim" not in site["infer"] and site["name"] not in guide_trace
+    return is_drawn and stem != site["name"] and f"{stem}_observed" in model_trace
 
 
 def _is_accounted_for(site: dict[str, Any], guide_trace: Any) -> bool:

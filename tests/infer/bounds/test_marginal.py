@@ -16,7 +16,7 @@ from pyro.infer.autoguide import AutoNormal
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import log_marginal_likelihood
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
-from tests.helpers import LargestStorage, same
+from tests.helpers import LargestStorage, in_turns, same
 
 
 # z ~ N(0, 1), x | z ~ N(z, 1): x ~ N(0, 2) and z | x ~ N(x/2, 1/2). The guide is wider than the posterior, so that the
@@ -247,6 +247,119 @@ class TestEnumerated:
             ValueError, match=r"site 'k' of the model is a latent that the guide does not have.*parallel"
         ):
             log_marginal_likelihood(functools.partial(mixture, infer=infer), guide, observations(), num_samples=20)
+
+
+# Two observations N(z, 1) of each datum, of which some are missing. With the exact posterior as the guide all weights
+# are the same, so that one sample gives the evidence.
+SEEN = torch.tensor([[True, True], [True, False], [False, True], [False, False], [True, True]])
+
+
+def posterior(y, seen, columns=()):
+    """:param columns: those whose missing values it draws too."""
+    count = seen.sum(-1)
+    with pyro.plate("data", len(y)):
+        z = pyro.sample("z", dist.Normal((y * seen).sum(-1) / (count + 1), (count + 1.0).rsqrt()))
+        for j in columns:
+            with poutine.mask(mask=~seen[:, j]):
+                pyro.sample(f"y{j}_unobserved", dist.Normal(z, 1.0))
+
+
+def seen_evidence(y, seen):
+    count, total, square = seen.sum(-1), (y * seen).sum(-1), (y * seen).square().sum(-1)
+    return -0.5 * (count * math.log(2 * math.pi) + (count + 1.0).log() + square - total.square() / (count + 1)).double()
+
+
+def in_plate(observe):
+    def model(y, seen):
+        with pyro.plate("data", len(y)):
+            observe(y, seen, pyro.sample("z", dist.Normal(0.0, 1.0)))
+
+    return model
+
+
+def by_handler(y, seen, z):
+    for j in range(2):
+        with poutine.mask(mask=seen[:, j]):
+            pyro.sample(f"y{j}", dist.Normal(z, 1.0), obs=y[:, j])
+
+
+def by_distribution(y, seen, z):
+    pyro.sample("y", dist.Normal(z.unsqueeze(-1), 1.0).expand([*z.shape, 2]).mask(seen).to_event(1), obs=y)
+
+
+def by_obs_mask(y, seen, z):
+    for j in range(2):
+        pyro.sample(f"y{j}", dist.Normal(z, 1.0), obs=y[:, j], obs_mask=seen[:, j])
+
+
+def in_nested_plate(y, seen, z):
+    with pyro.plate("columns", 2), poutine.mask(mask=seen.T.unsqueeze(-2)):
+        pyro.sample("y", dist.Normal(z, 1.0), obs=y.T.unsqueeze(-2))
+
+
+def none_at_all(y, seen, z):
+    by_handler(y, seen, z)
+    with poutine.mask(mask=False):
+        pyro.sample("other", dist.Normal(z, 1.0), obs=y[:, 0])
+
+
+MASKS = {
+    "poutine.mask": (in_plate(by_handler), posterior),
+    "fn.mask": (in_plate(by_distribution), posterior),
+    "obs_mask": (in_plate(by_obs_mask), posterior),
+    "obs_mask, drawn by the guide": (in_plate(by_obs_mask), functools.partial(posterior, columns=(0, 1))),
+    "nested plate": (in_plate(in_nested_plate), posterior),
+    "mask=False": (in_plate(none_at_all), posterior),
+    "beside a scale": (poutine.scale(in_plate(by_handler), scale=3.0), poutine.scale(posterior, scale=0.2)),
+}
+
+
+class TestMasks:
+    """What a mask switches off is not observed."""
+
+    @pytest.mark.parametrize(
+        ("name", "options"),
+        [*in_turns(MASKS, [{}, {"chunk": 3}]), ("poutine.mask", {"compile": True}), ("obs_mask", {"chunk": 3})],
+    )
+    def test_exact_evidence(self, name, options):
+        y = 2 * torch.randn(5, 2)
+        estimate = log_marginal_likelihood(*MASKS[name], y, SEEN, num_samples=4, **options)
+        same(estimate, seen_evidence(y, SEEN), 1e-5)
+
+    def test_by_hand(self):
+        """One observation, at 4.2, is missing, and the other is at 0.3."""
+        y, seen = torch.tensor([[0.3, 4.2]]), SEEN[1:2]
+        estimate = log_marginal_likelihood(*MASKS["poutine.mask"], y, seen, num_samples=4)
+        assert estimate.item() == pytest.approx(dist.Normal(0.0, math.sqrt(2)).log_prob(y[0, 0]).item())  # -1.288
+
+    @pytest.mark.parametrize("masked", ["nothing more", "latent"])
+    def test_a_latent_that_is_summed_out_sums_to_one(self, masked):
+        def classes(y, seen):
+            with pyro.plate("data", len(y)), poutine.mask(mask=seen[:, 0] if masked == "latent" else True):
+                k = pyro.sample("k", dist.Categorical(WEIGHTS), infer=PARALLEL)
+                with poutine.mask(mask=seen[:, 0]):
+                    pyro.sample("y", dist.Normal(CENTRES[k], math.sqrt(2)), obs=y[:, 0])
+
+        y = torch.randn(5, 2)
+        estimate = log_marginal_likelihood(classes, lambda y, seen: None, y, SEEN, num_samples=3)
+        same(estimate, mixture_evidence(y[:, 0]) * SEEN[:, 0], 1e-5)
+
+    def test_missing_values_that_others_depend_on(self):
+        """z -> x -> y, where x may be missing: the model draws it, and the weight of y counts it."""
+
+        def chain(x, y, seen):
+            with pyro.plate("data", len(x)):
+                value = pyro.sample("x", dist.Normal(0.0, 1.0), obs=x, obs_mask=seen)
+                pyro.sample("y", dist.Normal(value, 1.0), obs=y)
+
+        x, y, seen = torch.randn(5), torch.randn(5), SEEN[:, 0]
+        complete = dist.Normal(0.0, 1.0).log_prob(x) + dist.Normal(x, 1.0).log_prob(y)
+        expected = torch.where(seen, complete, dist.Normal(0.0, math.sqrt(2)).log_prob(y)).double()
+        estimate, error = log_marginal_likelihood(
+            chain, lambda x, y, seen: None, x, y, seen, num_samples=4000, standard_error=True
+        )
+        assert ((estimate - expected).abs() <= 5 * error + 1e-5).all()
+        assert (error < 0.1).all()
 
 
 class TestNestedPlates:
