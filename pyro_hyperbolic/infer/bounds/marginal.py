@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic.infer.programs.arguments import length, narrowed, split_tensors
+from pyro_hyperbolic.infer.programs.arguments import length, narrowed, signature, split_tensors
+from pyro_hyperbolic.infer.programs.aside import aside
 from pyro_hyperbolic.infer.programs.compiled import compile_function
+from pyro_hyperbolic.infer.programs.functional import Found, Program
 from pyro_hyperbolic.ops.checks import checked_integer
 
 _PARTICLES = "_importance_samples"
 # The dimension of the samples in log-densities, beside that of the data; those of enumerated sites lie further left.
 _SAMPLE = -2
 
+# Pairs of a datum and a sample that are held at a time where nobody says how many: on a CPU, at most on a GPU, and
+# there to measure what they cost.
+_CHUNK = 8192
+_MOST_ON_GPU = 1 << 19
+_MEASURED = 1024
+
+Weights = Callable[[list[Tensor], int], Tensor]  # log-weights of data, by so many samples
+Compiled = dict[int, Callable[[list[Tensor]], Tensor]]  # the same by the number of samples
+
+# What is compiled, with the tensors that it holds, by all else that it depends on; what was last used is at the end.
+Kept = OrderedDict[Any, tuple[list[Tensor], Compiled]]
+# That of programs that live, by the modules of the model and of the guide.
+_KEPT: WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, Kept]] = WeakKeyDictionary()
+_MOST_KEPT = 8
+# Arguments that cannot change unseen.
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 ESTIMATE_OPTIONS = frozenset({"num_samples", "chunk", "progress", "compile"})
 """The options of an estimate that are not arguments of the programs, beside ``standard_error``."""
@@ -29,11 +49,11 @@ ESTIMATE_OPTIONS = frozenset({"num_samples", "chunk", "progress", "compile"})
 
 @torch.no_grad()
 def log_marginal_likelihood(
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
+    model: Program,
+    guide: Program,
     *args: Any,
     num_samples: int = 5000,
-    chunk: int = 8192,
+    chunk: int | None = None,
     standard_error: bool = False,
     progress: bool = False,
     compile: bool = False,
@@ -64,10 +84,16 @@ def log_marginal_likelihood(
         A number has to be passed by its keyword.
     :param num_samples: ``K``.
     :param chunk: how many pairs of a datum and a sample are held at a time, each with all values of the enumerated
-        sites.
+        sites. By default 8,192 on a CPU. On a GPU a small run, which leaves the random numbers alone, measures what a
+        pair costs, and as many as half of the free memory holds are taken, but at most 2**19. The default is halved
+        where memory ends: the data in question begin again, with the random numbers that they began with. Another chunk
+        gives other random numbers, so give one where a result has to be repeated on another machine.
     :param standard_error: also return the standard error of each estimate, by the delta method.
     :param progress: show a progress bar.
-    :param compile: compile the programs for the shape of a full chunk; worth its while on a GPU.
+    :param compile: compile the programs for the shape of a full chunk; worth its while on a GPU. Methods of a module,
+        and modules, are compiled once for every shape of the arguments and kept as long as the module lives; they are
+        read again where an attribute, a parameter or the mode of a module has changed, but not where a global variable
+        has. Other programs are read again by every call.
     :returns: estimates ``(N,)`` in float64; with ``standard_error`` a pair of such tensors.
     """
     check_arguments(args)
@@ -77,7 +103,8 @@ def log_marginal_likelihood(
         own_args, own_kwargs = rebuild(batch)
         return log_weights(model, guide, own_args, own_kwargs, count)
 
-    return iwae_estimates(weights, inputs, num_samples, chunk, standard_error, progress, compile)
+    compiled = (lambda batch: _kept(model, guide, *rebuild(batch))) if compile else None
+    return iwae_estimates(weights, inputs, num_samples, chunk, standard_error, progress, compiled)
 
 
 def check_arguments(args: tuple[Any, ...]) -> None:
@@ -91,43 +118,140 @@ def check_arguments(args: tuple[Any, ...]) -> None:
 
 
 def iwae_estimates(
-    weights: Callable[[list[Tensor], int], Tensor],
+    weights: Weights,
     inputs: list[Tensor],
     num_samples: int,
-    chunk: int,
+    chunk: int | None,
     standard_error: bool = False,
     progress: bool = False,
-    compile: bool = False,
+    compiled: Callable[[list[Tensor]], Compiled] | None = None,
+    members: int = 1,
 ) -> Any:
-    """Accumulate log-weights ``(count, ..., N)`` over chunks; the other arguments are those of the function above."""
+    """Accumulate log-weights ``(count, ..., N)`` over chunks; the other arguments are those of the function above.
+
+    :param compiled: what gives the weights that are compiled already for such inputs, to which others are added.
+    :param members: for how many models ``weights`` are at once; ``chunk`` counts each of them.
+    """
     size = length((inputs,), {})
-    num_samples, chunk = checked_integer("num_samples", num_samples, least=1), checked_integer("chunk", chunk, least=1)
-    width = max(1, chunk // num_samples)
-    bar = tqdm(total=size, desc=f"IWAE-{num_samples}", disable=None if progress else True, unit=" data")
-    full = min(width, size), min(num_samples, max(1, chunk // min(width, size)))
-    compiled = None
-    if compile:
-        ((example,), _) = narrowed((inputs,), {}, 0, full[0])
-        compiled = compile_function(lambda batch: weights(batch, full[1]), example)
-    estimates, errors = [], []
-    for start in range(0, size, width):
-        ((batch,), _) = narrowed((inputs,), {}, start, start + width)
-        count_of_data = min(width, size - start)
-        log_sum = log_square_sum = torch.tensor(-math.inf, dtype=torch.float64, device=batch[0].device)
-        for count in _pieces(num_samples, max(1, chunk // count_of_data)):
-            if compiled is not None and (count_of_data, count) == full:
-                piece = compiled(batch).double()
-            else:
-                piece = weights(batch, count).double()
-            log_sum = torch.logaddexp(log_sum, piece.logsumexp(0))
-            log_square_sum = torch.logaddexp(log_square_sum, (2 * piece).logsumexp(0))
-        estimates.append(log_sum - math.log(num_samples))
-        # Var(log mean w) ~ Var(w) / (K E[w]^2) = sum(w^2)/sum(w)^2 - 1/K.
-        relative = (log_square_sum - 2 * log_sum).exp() - 1 / num_samples
-        errors.append(relative.clamp(min=0).sqrt())
-        bar.update(count_of_data)
-    bar.close()
-    return (torch.cat(estimates, -1), torch.cat(errors, -1)) if standard_error else torch.cat(estimates, -1)
+    num_samples = checked_integer("num_samples", num_samples, least=1)
+    is_chosen = chunk is None
+    chunk = (
+        _chosen_chunk(weights, inputs, num_samples, members)
+        if chunk is None
+        else checked_integer("chunk", chunk, least=1)
+    )
+    pairs = max(1, chunk // members)
+    start, results, full = 0, [], None
+    with tqdm(total=size, desc=f"IWAE-{num_samples}", disable=None if progress else True, unit=" data") as bar:
+        while start < size:
+            here = min(max(1, pairs // num_samples), size - start)
+            most = min(num_samples, max(1, pairs // here))
+            ((batch,), _) = narrowed((inputs,), {}, start, start + here)
+            before = _random_states(batch[0].device)
+            try:
+                if compiled is not None and full is None:
+                    full = here, _compiled_for(compiled(batch), weights, batch, most)
+                run = full[1] if full is not None and full[0] == here else weights
+                results.append(_estimate(run, batch, num_samples, most))
+            except torch.OutOfMemoryError:
+                if not is_chosen or pairs == 1:
+                    raise
+                here = 0  # try again below, where the error no longer keeps the tensors of the run
+            if not here:
+                pairs, full = pairs // 2, None
+                _set_random_states(batch[0].device, before)
+            start += here
+            bar.update(here)
+    estimates, errors = (torch.cat(found, -1) for found in zip(*results, strict=True))
+    return (estimates, errors) if standard_error else estimates
+
+
+def _estimate(run: Weights, batch: list[Tensor], num_samples: int, most: int) -> tuple[Tensor, Tensor]:
+    """The estimates of some data and their standard errors, from at most so many samples at a time."""
+    log_sum = log_square_sum = torch.tensor(-math.inf, dtype=torch.float64, device=batch[0].device)
+    for count in _pieces(num_samples, most):
+        piece = run(batch, count).double()
+        log_sum = torch.logaddexp(log_sum, piece.logsumexp(0))
+        log_square_sum = torch.logaddexp(log_square_sum, (2 * piece).logsumexp(0))
+    # Var(log mean w) ~ Var(w) / (K E[w]^2) = sum(w^2)/sum(w)^2 - 1/K.
+    relative = (log_square_sum - 2 * log_sum).exp() - 1 / num_samples
+    return log_sum - math.log(num_samples), relative.clamp(min=0).sqrt()
+
+
+def _chosen_chunk(weights: Weights, inputs: list[Tensor], num_samples: int, members: int) -> int:
+    """Pairs, of each member, that half of the free memory holds."""
+    device = inputs[0].device
+    if device.type != "cuda":
+        return _CHUNK
+    # Few samples, but all data that the chunk of a CPU would hold: some programs want the whole of a small set.
+    width = max(1, _CHUNK // members // num_samples)
+    ((batch,), _) = narrowed((inputs,), {}, 0, width)
+    before = _allocations(device)
+    with aside():
+        measured = weights(batch, min(num_samples, max(1, _MEASURED // width)))
+    # All that was allocated, freed again or not: no less than what is held at a time.
+    cost = max(1, _allocations(device) - before) / measured.numel()
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    # A power of two, so that another call is likely to find its program compiled.
+    return 1 << min(_MOST_ON_GPU, max(1, int(free / 2 / cost))).bit_length() - 1
+
+
+def _allocations(device: torch.device) -> int:
+    """All bytes that were ever allocated."""
+    return torch.cuda.memory_stats(device).get("allocated_bytes.all.allocated", 0)
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _set_random_states(device: torch.device, states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
+
+
+def _compiled_for(compiled: Compiled, weights: Weights, batch: list[Tensor], count: int) -> Weights:
+    """The weights, compiled for this number of samples of data like these."""
+    if count not in compiled:
+        compiled[count] = compile_function(lambda own: weights(own, count), batch)
+    function = compiled[count]
+    return lambda own, own_count: function(own) if own_count == count else weights(own, own_count)
+
+
+def _kept(model: Program, guide: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
+    """What earlier calls with such arguments have compiled, if nothing has changed of what compiled code holds."""
+    owners: list[Any] = [getattr(program, "__self__", program) for program in (model, guide)]
+    inputs = split_tensors(args, kwargs)[0]
+    try:
+        form, values = signature(args, kwargs)
+    except ValueError:  # an argument that cannot be compared
+        return {}
+    plain = all(isinstance(x, (*_PLAIN, tuple)) for x in values)
+    if not plain or not all(isinstance(owner, nn.Module) for owner in owners):
+        return {}
+    with aside(), Found(model, guide, undo=True) as found:
+        log_weights(model, guide, args, kwargs, 1)
+    parameters = found.parameters
+    # The store may hold other parameters than a module, which runs with its own.
+    own = [t for module in parameters.modules for t in module.parameters(recurse=False)]
+    tensors = [*parameters.tensors.values(), *own, *parameters.buffers.values()]
+    methods = tuple([getattr(program, "__func__", None) for program in (model, guide)])
+    devices = tuple([t.device for t in [*inputs, *tensors]])
+    settings = torch.get_default_dtype(), torch.is_autocast_enabled(), torch.is_autocast_enabled("cpu")
+    key = methods, form, values, parameters.mode(), devices, settings
+    return kept_for(_KEPT.setdefault(owners[0], WeakKeyDictionary()).setdefault(owners[1], OrderedDict()), key, tensors)
+
+
+def kept_for(entries: Kept, key: Any, tensors: list[Tensor]) -> Compiled:
+    """What is kept under a key, and nothing if that is of other tensors."""
+    known, compiled = entries.pop(key, ([], {}))
+    if len(known) != len(tensors) or any(old is not new for old, new in zip(known, tensors, strict=True)):
+        compiled = {}
+    entries[key] = tensors, compiled
+    if len(entries) > _MOST_KEPT:
+        entries.popitem(last=False)
+    return compiled
 
 
 def _pieces(total: int, most: int) -> Iterator[int]:
@@ -137,8 +261,8 @@ def _pieces(total: int, most: int) -> Iterator[int]:
 
 
 def log_weights(
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
+    model: Program,
+    guide: Program,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     count: int,

@@ -1,6 +1,7 @@
 """The importance-weighted estimate of the evidence."""
 
 import functools
+import itertools
 import math
 import subprocess
 import sys
@@ -541,6 +542,49 @@ def test_chunks_are_bounded(size, num_samples, chunk, largest, calls):
     assert torch.equal(torch.cat(data).unique_consecutive(), x)
 
 
+def with_memory_for(pairs, sizes):
+    """The conjugate model where memory holds so many pairs of a datum and a sample; it notes how many it had."""
+
+    def limited(x):
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(0.0, 1.0))
+            if z.numel() > pairs:
+                raise torch.OutOfMemoryError(f"{z.numel()} pairs")
+            sizes.append(z.numel())
+            pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+    return limited
+
+
+class TestMemoryEnds:
+    @pytest.mark.parametrize(("size", "num_samples", "pairs", "chunk"), [(40, 500, 1100, 1024), (3, 9000, 2500, 2048)])
+    def test_the_chunk_is_halved(self, size, num_samples, pairs, chunk):
+        x, sizes, estimates = observations(size), [], []
+        for options in ({}, {"chunk": chunk}):
+            torch.manual_seed(3)
+            estimates.append(
+                log_marginal_likelihood(with_memory_for(pairs, sizes), guide, x, num_samples=num_samples, **options)
+            )
+        assert torch.equal(*estimates)
+        assert sizes[: len(sizes) // 2] == sizes[len(sizes) // 2 :]
+        assert chunk / 2 < max(sizes) <= chunk
+
+    def test_later_data_go_on_with_the_smaller_one(self):
+        x, sizes = torch.cat([torch.zeros(16), torch.ones(16)]), []
+
+        def longer(x):
+            with_memory_for(8192 if x[0] == 0 else 2048, sizes)(x)
+
+        error = log_marginal_likelihood(longer, guide, x, num_samples=512, standard_error=True)
+        assert sizes == [8192] + 4 * [2048]
+        assert ((error[0] - evidence(x)).abs() < 5 * error[1]).all()
+
+    @pytest.mark.parametrize(("pairs", "chunk"), [(0, None), (500, 512)])
+    def test_a_chunk_that_was_asked_for_and_one_that_cannot_be_halved(self, pairs, chunk):
+        with pytest.raises(torch.OutOfMemoryError):
+            log_marginal_likelihood(with_memory_for(pairs, []), guide, observations(), num_samples=512, chunk=chunk)
+
+
 def test_memory_is_bounded_by_the_chunk():
     vae = HyperbolicVAE(PoincareBall(1.0), 2, 50, hidden_dim=20)
     x = torch.rand(3, 50)
@@ -615,8 +659,9 @@ class TestMistakes:
         with pytest.raises(ValueError, match=message):
             log_marginal_likelihood(model, guide, *args, **kwargs)
 
-    @pytest.mark.parametrize("value", [0, -1, 2.5, "many", None])
-    @pytest.mark.parametrize("name", ["num_samples", "chunk"])
+    @pytest.mark.parametrize(
+        ("name", "value"), [*itertools.product(["num_samples", "chunk"], [0, -1, 2.5, "many"]), ("num_samples", None)]
+    )
     def test_counts(self, name, value):
         with pytest.raises(ValueError, match=f"{name} must be a positive integer, got {value!r}"):
             log_marginal_likelihood(model, guide, observations(), **{name: value})
