@@ -1,11 +1,13 @@
 """Points from their distances."""
 
+import math
+
 import networkx
 import pytest
 import torch
 
 from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere, Stereographic
-from pyro_hyperbolic.analysis import hyperbolic_mds
+from pyro_hyperbolic.analysis import hyperbolic_mds, mds
 from pyro_hyperbolic.datasets import graph_distances
 from pyro_hyperbolic.geometry import from_signature
 from tests.helpers import same
@@ -23,18 +25,40 @@ def misfit(space, found, distances):
 EQUAL = torch.ones(5, 5).fill_diagonal_(0)
 
 
+def exact_distances(v, c):
+    """Between points with normal coordinates ``v`` at the origin, by a law of cosines without a difference."""
+    r, root = v.norm(dim=-1), math.sqrt(c)
+    a, b = root * r, root * r.unsqueeze(-1)
+    apart = (v / r.unsqueeze(-1)).unsqueeze(-2) - v / r.unsqueeze(-1)
+    square = ((a - b) / 2).sinh().square() + a.sinh() * b.sinh() * apart.square().sum(-1) / 4
+    return 2 * square.sqrt().asinh() / root
+
+
+CURVATURES = [1e-16, 1e-14, 1e-12, 1e-8, 1e-4, 1e-2, 0.05, 0.2, 1.0, 5.0, 1e2]
+
+
 @pytest.mark.parametrize("chart", [PoincareBall, Lorentz, lambda c: Stereographic(-c)])
-@pytest.mark.parametrize("c", [1e-2, 1.0, 5.0, torch.tensor([0.7], dtype=torch.float64)])
+@pytest.mark.parametrize("c", [*CURVATURES, torch.tensor([0.7], dtype=torch.float64)])
 @pytest.mark.parametrize("dim", [1, 2, 5])
 def test_exact_distances(chart, c, dim):
     space = chart(c)
-    distances = space.pairwise_dist(points(space, dim), points(space, dim))
+    v = points(Euclidean(), dim, spread=0.8 if c < 10 else 0.2)
+    distances = exact_distances(v, float(c))
     found = hyperbolic_mds(distances, dim, space)
     assert found.shape == (20, space.ambient_dim(dim))
-    same(space.pairwise_dist(found, found), distances, 1e-6 if c == 1e-2 else 1e-8)
+    same(space.pairwise_dist(found, found), distances, 1e-8 if c > 10 else 1e-11)
     # The centre of the hyperboloid's points is the origin.
     x = found if chart is Lorentz else Lorentz(c).from_poincare(found)
     same(x.mean(0)[1:], torch.zeros(dim), 1e-9)
+
+
+@pytest.mark.parametrize("c", [1e-3, 0.05])
+def test_small_curvatures_are_no_other_method(c):
+    """Of distances that fit no space, too: the eigenvectors are the same, with fewer digits."""
+    noise = torch.rand(20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).triu(1)
+    distances, curvature = noise + noise.mT, torch.tensor(c, dtype=torch.float64)
+    found = [method(distances, 2, curvature) for method in (mds._nearly_flat, mds._curved)]
+    same(*[torch.cdist(v, v) for v in found], 1e-9)
 
 
 @pytest.mark.parametrize("space", [PoincareBall(0.0), Stereographic(0.0), Euclidean()], ids=repr)

@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyro
 import pyro.poutine as poutine
 import torch
+from pyro.distributions.util import scale_and_mask
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic.accelerate.programs.arguments import length, narrowed, split_tensors
+from pyro_hyperbolic.accelerate.programs.arguments import length, narrowed, signature, split_tensors
 from pyro_hyperbolic.accelerate.programs.compiled import compile_function
+from pyro_hyperbolic.accelerate.programs.functional import Found, Program
+from pyro_hyperbolic.accelerate.programs.isolation import isolated
 from pyro_hyperbolic.ops.checks import checked_integer
 
 _PARTICLES = "_importance_samples"
 # The dimension of the samples in log-densities, beside that of the data; those of enumerated sites lie further left.
 _SAMPLE = -2
 
+# Pairs of a datum and a sample that are held at a time where nobody says how many: on a CPU, at most on a GPU, and
+# there to measure what they cost.
+_CHUNK = 8192
+_MOST_ON_GPU = 1 << 19
+_MEASURED = 1024
+
+Weights = Callable[[list[Tensor], int], Tensor]  # log-weights of data, by so many samples
+Compiled = dict[int, Callable[[list[Tensor]], Tensor]]  # the same by the number of samples
+
+# What is compiled, with the tensors that it holds, by all else that it depends on; what was last used is at the end.
+Kept = OrderedDict[Any, tuple[list[Tensor], Compiled]]
+# That of programs that live, by the modules of the model and of the guide.
+_KEPT: WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, Kept]] = WeakKeyDictionary()
+_MOST_KEPT = 8
+# Arguments that cannot change unseen.
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 ESTIMATE_OPTIONS = frozenset({"num_samples", "chunk", "progress", "compile"})
 """The options of an estimate that are not arguments of the programs, beside ``standard_error``."""
@@ -28,11 +49,11 @@ ESTIMATE_OPTIONS = frozenset({"num_samples", "chunk", "progress", "compile"})
 
 @torch.no_grad()
 def log_marginal_likelihood(
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
+    model: Program,
+    guide: Program,
     *args: Any,
     num_samples: int = 5000,
-    chunk: int = 8192,
+    chunk: int | None = None,
     standard_error: bool = False,
     progress: bool = False,
     compile: bool = False,
@@ -51,6 +72,11 @@ def log_marginal_likelihood(
     lacks is summed out if it is marked ``infer={"enumerate": "parallel"}``, as by ``TraceEnum_ELBO``; any other one, or
     one in a further plate, is an error.
 
+    Masks count: what ``poutine.mask``, ``fn.mask`` or ``obs_mask=`` of ``pyro.sample`` switch off is not observed, so
+    that :math:`p(x_i)` is the density of what is. The missing values of ``obs_mask`` that the guide does not draw are
+    drawn by the model. Scales do not count, be they of subsampling or of ``poutine.scale``: a model that was trained
+    with a weighted bound, as a beta-VAE is, has the marginal likelihood of its densities without the weight.
+
     :param model: called as ``model(*args, **kwargs)`` with slices of the data.
     :param guide: called likewise.
     :param args: as ``SVI.step`` takes them, like ``kwargs``. The first dimension of every tensor among them, in tuples,
@@ -58,10 +84,16 @@ def log_marginal_likelihood(
         A number has to be passed by its keyword.
     :param num_samples: ``K``.
     :param chunk: how many pairs of a datum and a sample are held at a time, each with all values of the enumerated
-        sites.
+        sites. By default 8,192 on a CPU. On a GPU a small run, which leaves the random numbers alone, measures what a
+        pair costs, and as many as half of the free memory holds are taken, but at most 2**19. The default is halved
+        where memory ends: the data in question begin again, with the random numbers that they began with. Another chunk
+        gives other random numbers, so give one where a result has to be repeated on another machine.
     :param standard_error: also return the standard error of each estimate, by the delta method.
     :param progress: show a progress bar.
-    :param compile: compile the programs for the shape of a full chunk; worth its while on a GPU.
+    :param compile: compile the programs for the shape of a full chunk; worth its while on a GPU. Methods of a module,
+        and modules, are compiled once for every shape of the arguments and kept as long as the module lives; they are
+        read again where an attribute, a parameter or the mode of a module has changed, but not where a global variable
+        has. Other programs are read again by every call.
     :returns: estimates ``(N,)`` in float64; with ``standard_error`` a pair of such tensors.
     """
     check_arguments(args)
@@ -71,7 +103,8 @@ def log_marginal_likelihood(
         own_args, own_kwargs = rebuild(batch)
         return log_weights(model, guide, own_args, own_kwargs, count)
 
-    return iwae_estimates(weights, inputs, num_samples, chunk, standard_error, progress, compile)
+    compiled = (lambda batch: _kept(model, guide, *rebuild(batch))) if compile else None
+    return iwae_estimates(weights, inputs, num_samples, chunk, standard_error, progress, compiled)
 
 
 def check_arguments(args: tuple[Any, ...]) -> None:
@@ -85,43 +118,140 @@ def check_arguments(args: tuple[Any, ...]) -> None:
 
 
 def iwae_estimates(
-    weights: Callable[[list[Tensor], int], Tensor],
+    weights: Weights,
     inputs: list[Tensor],
     num_samples: int,
-    chunk: int,
+    chunk: int | None,
     standard_error: bool = False,
     progress: bool = False,
-    compile: bool = False,
+    compiled: Callable[[list[Tensor]], Compiled] | None = None,
+    members: int = 1,
 ) -> Any:
-    """Accumulate log-weights ``(count, ..., N)`` over chunks; the other arguments are those of the function above."""
+    """Accumulate log-weights ``(count, ..., N)`` over chunks; the other arguments are those of the function above.
+
+    :param compiled: what gives the weights that are compiled already for such inputs, to which others are added.
+    :param members: for how many models ``weights`` are at once; ``chunk`` counts each of them.
+    """
     size = length((inputs,), {})
-    num_samples, chunk = checked_integer("num_samples", num_samples, least=1), checked_integer("chunk", chunk, least=1)
-    width = max(1, chunk // num_samples)
-    bar = tqdm(total=size, desc=f"IWAE-{num_samples}", disable=None if progress else True, unit=" data")
-    full = min(width, size), min(num_samples, max(1, chunk // min(width, size)))
-    compiled = None
-    if compile:
-        ((example,), _) = narrowed((inputs,), {}, 0, full[0])
-        compiled = compile_function(lambda batch: weights(batch, full[1]), example)
-    estimates, errors = [], []
-    for start in range(0, size, width):
-        ((batch,), _) = narrowed((inputs,), {}, start, start + width)
-        count_of_data = min(width, size - start)
-        log_sum = log_square_sum = torch.tensor(-math.inf, dtype=torch.float64, device=batch[0].device)
-        for count in _pieces(num_samples, max(1, chunk // count_of_data)):
-            if compiled is not None and (count_of_data, count) == full:
-                piece = compiled(batch).double()
-            else:
-                piece = weights(batch, count).double()
-            log_sum = torch.logaddexp(log_sum, piece.logsumexp(0))
-            log_square_sum = torch.logaddexp(log_square_sum, (2 * piece).logsumexp(0))
-        estimates.append(log_sum - math.log(num_samples))
-        # Var(log mean w) ~ Var(w) / (K E[w]^2) = sum(w^2)/sum(w)^2 - 1/K.
-        relative = (log_square_sum - 2 * log_sum).exp() - 1 / num_samples
-        errors.append(relative.clamp(min=0).sqrt())
-        bar.update(count_of_data)
-    bar.close()
-    return (torch.cat(estimates, -1), torch.cat(errors, -1)) if standard_error else torch.cat(estimates, -1)
+    num_samples = checked_integer("num_samples", num_samples, least=1)
+    is_chosen = chunk is None
+    chunk = (
+        _chosen_chunk(weights, inputs, num_samples, members)
+        if chunk is None
+        else checked_integer("chunk", chunk, least=1)
+    )
+    pairs = max(1, chunk // members)
+    start, results, full = 0, [], None
+    with tqdm(total=size, desc=f"IWAE-{num_samples}", disable=None if progress else True, unit=" data") as bar:
+        while start < size:
+            here = min(max(1, pairs // num_samples), size - start)
+            most = min(num_samples, max(1, pairs // here))
+            ((batch,), _) = narrowed((inputs,), {}, start, start + here)
+            before = _random_states(batch[0].device)
+            try:
+                if compiled is not None and full is None:
+                    full = here, _compiled_for(compiled(batch), weights, batch, most)
+                run = full[1] if full is not None and full[0] == here else weights
+                results.append(_estimate(run, batch, num_samples, most))
+            except torch.OutOfMemoryError:
+                if not is_chosen or pairs == 1:
+                    raise
+                here = 0  # try again below, where the error no longer keeps the tensors of the run
+            if not here:
+                pairs, full = pairs // 2, None
+                _set_random_states(batch[0].device, before)
+            start += here
+            bar.update(here)
+    estimates, errors = (torch.cat(found, -1) for found in zip(*results, strict=True))
+    return (estimates, errors) if standard_error else estimates
+
+
+def _estimate(run: Weights, batch: list[Tensor], num_samples: int, most: int) -> tuple[Tensor, Tensor]:
+    """The estimates of some data and their standard errors, from at most so many samples at a time."""
+    log_sum = log_square_sum = torch.tensor(-math.inf, dtype=torch.float64, device=batch[0].device)
+    for count in _pieces(num_samples, most):
+        piece = run(batch, count).double()
+        log_sum = torch.logaddexp(log_sum, piece.logsumexp(0))
+        log_square_sum = torch.logaddexp(log_square_sum, (2 * piece).logsumexp(0))
+    # Var(log mean w) ~ Var(w) / (K E[w]^2) = sum(w^2)/sum(w)^2 - 1/K.
+    relative = (log_square_sum - 2 * log_sum).exp() - 1 / num_samples
+    return log_sum - math.log(num_samples), relative.clamp(min=0).sqrt()
+
+
+def _chosen_chunk(weights: Weights, inputs: list[Tensor], num_samples: int, members: int) -> int:
+    """Pairs, of each member, that half of the free memory holds."""
+    device = inputs[0].device
+    if device.type != "cuda":
+        return _CHUNK
+    # Few samples, but all data that the chunk of a CPU would hold: some programs want the whole of a small set.
+    width = max(1, _CHUNK // members // num_samples)
+    ((batch,), _) = narrowed((inputs,), {}, 0, width)
+    before = _allocations(device)
+    with isolated():
+        measured = weights(batch, min(num_samples, max(1, _MEASURED // width)))
+    # All that was allocated, freed again or not: no less than what is held at a time.
+    cost = max(1, _allocations(device) - before) / measured.numel()
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    # A power of two, so that another call is likely to find its program compiled.
+    return 1 << min(_MOST_ON_GPU, max(1, int(free / 2 / cost))).bit_length() - 1
+
+
+def _allocations(device: torch.device) -> int:
+    """All bytes that were ever allocated."""
+    return torch.cuda.memory_stats(device).get("allocated_bytes.all.allocated", 0)
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _set_random_states(device: torch.device, states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
+
+
+def _compiled_for(compiled: Compiled, weights: Weights, batch: list[Tensor], count: int) -> Weights:
+    """The weights, compiled for this number of samples of data like these."""
+    if count not in compiled:
+        compiled[count] = compile_function(lambda own: weights(own, count), batch)
+    function = compiled[count]
+    return lambda own, own_count: function(own) if own_count == count else weights(own, own_count)
+
+
+def _kept(model: Program, guide: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
+    """What earlier calls with such arguments have compiled, if nothing has changed of what compiled code holds."""
+    owners: list[Any] = [getattr(program, "__self__", program) for program in (model, guide)]
+    inputs = split_tensors(args, kwargs)[0]
+    try:
+        form, values = signature(args, kwargs)
+    except ValueError:  # an argument that cannot be compared
+        return {}
+    plain = all(isinstance(x, (*_PLAIN, tuple)) for x in values)
+    if not plain or not all(isinstance(owner, nn.Module) for owner in owners):
+        return {}
+    with isolated(), Found(model, guide, undo=True) as found:
+        log_weights(model, guide, args, kwargs, 1)
+    parameters = found.parameters
+    # The store may hold other parameters than a module, which runs with its own.
+    own = [t for module in parameters.modules for t in module.parameters(recurse=False)]
+    tensors = [*parameters.tensors.values(), *own, *parameters.buffers.values()]
+    methods = tuple([getattr(program, "__func__", None) for program in (model, guide)])
+    devices = tuple([t.device for t in [*inputs, *tensors]])
+    settings = torch.get_default_dtype(), torch.is_autocast_enabled(), torch.is_autocast_enabled("cpu")
+    key = methods, form, values, parameters.mode(), devices, settings
+    return kept_for(_KEPT.setdefault(owners[0], WeakKeyDictionary()).setdefault(owners[1], OrderedDict()), key, tensors)
+
+
+def kept_for(entries: Kept, key: Any, tensors: list[Tensor]) -> Compiled:
+    """What is kept under a key, and nothing if that is of other tensors."""
+    known, compiled = entries.pop(key, ([], {}))
+    if len(known) != len(tensors) or any(old is not new for old, new in zip(known, tensors, strict=True)):
+        compiled = {}
+    entries[key] = tensors, compiled
+    if len(entries) > _MOST_KEPT:
+        entries.popitem(last=False)
+    return compiled
 
 
 def _pieces(total: int, most: int) -> Iterator[int]:
@@ -131,13 +261,13 @@ def _pieces(total: int, most: int) -> Iterator[int]:
 
 
 def log_weights(
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
+    model: Program,
+    guide: Program,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     count: int,
 ) -> Tensor:
-    r""":math:`\log p(x_i, z_{ki}) - \log q(z_{ki} \mid x_i)` as ``(count, N)``, without the scales of subsampling."""
+    r""":math:`\log p(x_i, z_{ki}) - \log q(z_{ki} \mid x_i)` as ``(count, N)``, with masks and without scales."""
     particles = pyro.plate(_PARTICLES, count, dim=_SAMPLE)
     guide_trace = poutine.trace(particles(guide)).get_trace(*args, **kwargs)
     model_trace = poutine.trace(poutine.replay(particles(model), trace=guide_trace)).get_trace(*args, **kwargs)
@@ -157,6 +287,8 @@ def log_weights(
                     f"site {name!r} is outside of every data plate, so its density belongs to no datum;"
                     " log_marginal_likelihood needs latents and observations inside a plate at dim -1."
                 )
+            if trace is model_trace and _is_imputed(site, model_trace, guide_trace):
+                continue
             if trace is model_trace and not _is_accounted_for(site, guide_trace):
                 raise ValueError(
                     f"site {name!r} of the model is a latent that the guide does not have; sample it in the guide, or"
@@ -187,8 +319,15 @@ def _product_over_plates(site: dict[str, Any]) -> Tensor:
                 " log_marginal_likelihood cannot do; replace that plate by a Python loop, or sample the site in the"
                 " guide."
             )
-    log_prob = site["unscaled_log_prob"]
+    log_prob = _masked_log_prob(site)
     return log_prob.sum([frame.dim for frame in frames], keepdim=True) if frames else log_prob
+
+
+def _masked_log_prob(site: dict[str, Any]) -> Tensor:
+    """The log-density with its mask and without its scale; as in ``TraceEnum_ELBO`` what is summed out sums to 1."""
+    if "_enumerate_dim" in site["infer"]:
+        return site["unscaled_log_prob"]
+    return scale_and_mask(site["unscaled_log_prob"], mask=site["mask"])
 
 
 def _leftmost_plate(*traces: Any) -> int:
@@ -232,6 +371,13 @@ def _latents_without(guide_trace: Any, model_trace: Any) -> Iterator[tuple[str, 
     for name, site in model_trace.nodes.items():
         if site["type"] == "sample" and not site["is_observed"] and name not in guide_trace:
             yield name, site
+
+
+def _is_imputed(site: dict[str, Any], model_trace: Any, guide_trace: Any) -> bool:
+    """Whether ``pyro.sample(..., obs_mask=)`` drew it and not the guide: then its density is that of its draw too."""
+    stem = site["name"].removesuffix("_unobserved")
+    is_drawn = "_enumerate_dim" not in site["infer"] and site["name"] not in guide_trace
+    return is_drawn and stem != site["name"] and f"{stem}_observed" in model_trace
 
 
 def _is_accounted_for(site: dict[str, Any], guide_trace: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,7 +13,14 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from pyro_hyperbolic.accelerate.bounds.marginal import check_arguments, iwae_estimates, log_weights
+from pyro_hyperbolic.accelerate.bounds.marginal import (
+    Compiled,
+    Kept,
+    check_arguments,
+    iwae_estimates,
+    kept_for,
+    log_weights,
+)
 from pyro_hyperbolic.accelerate.bounds.tensor_elbo import TensorLoss, tensor_loss
 from pyro_hyperbolic.accelerate.programs.arguments import (
     as_arguments,
@@ -36,7 +44,6 @@ from pyro_hyperbolic.accelerate.trainers.state import check_fits, check_state
 from pyro_hyperbolic.accelerate.trainers.transfer import Transfer
 from pyro_hyperbolic.accelerate.trainers.validation import Deferred, checked_interval, interval
 from pyro_hyperbolic.accelerate.trainers.watch import NaNWatch
-from pyro_hyperbolic.ops.checks import checked_integer
 
 _EQUAL = 1e-3  # relative difference of a member's loss in the ensemble and alone, given the same noise
 
@@ -101,6 +108,7 @@ class EnsembleSVI:
         self._ratio: Tensor | None = None
         self._invalid: set[int] = set()
         self._functions: dict[Any, tuple[Callable[..., Any], set[str], set[str]]] = {}
+        self._weights: Kept = OrderedDict()
         self._graded: set[str] = set()
         self._changed: set[str] = set()
         self._begun: set[Any] = set()
@@ -185,7 +193,7 @@ class EnsembleSVI:
         *args: Any,
         shared: bool = True,
         num_samples: int = 5000,
-        chunk: int = 8192,
+        chunk: int | None = None,
         standard_error: bool = False,
         progress: bool = False,
         compile: bool = False,
@@ -194,7 +202,7 @@ class EnsembleSVI:
         """IWAE estimates ``(E, N)``; see :func:`log_marginal_likelihood`.
 
         :param args: tensors ``(N, ...)`` for all members, or, without ``shared``, ``(E, N, ...)``; like ``kwargs``.
-        :param chunk: how many triples of a member, a datum and a sample are held at a time.
+        :param chunk: how many triples of a member, a datum and a sample are held at a time; by default as there.
         """
         if self._optimiser is None:
             raise ValueError(
@@ -217,8 +225,15 @@ class EnsembleSVI:
 
         # The first dimension is the one that is cut into chunks.
         rows = inputs if shared else [t.transpose(0, 1) for t in inputs]
-        pieces = max(1, checked_integer("chunk", chunk, least=1) // len(self))
-        return iwae_estimates(weights, rows, num_samples, pieces, standard_error, progress, compile)
+        tensors = [*self.parameters.values(), *self.buffers.values()]
+
+        def kept(batch: list[Tensor]) -> Compiled:
+            own_args, own_kwargs = rebuild(batch)
+            return kept_for(self._weights, self._key(own_args, own_kwargs, shared), tensors)
+
+        return iwae_estimates(
+            weights, rows, num_samples, chunk, standard_error, progress, kept if compile else None, len(self)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters of all members, the buffers in which they differ, optimiser, schedule and step."""

@@ -1,6 +1,7 @@
 """The importance-weighted estimate of the evidence."""
 
 import functools
+import itertools
 import math
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pyro.infer.autoguide import AutoNormal
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import log_marginal_likelihood
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
-from tests.helpers import LargestStorage, same
+from tests.helpers import LargestStorage, in_turns, same
 
 
 # z ~ N(0, 1), x | z ~ N(z, 1): x ~ N(0, 2) and z | x ~ N(x/2, 1/2). The guide is wider than the posterior, so that the
@@ -249,6 +250,119 @@ class TestEnumerated:
             log_marginal_likelihood(functools.partial(mixture, infer=infer), guide, observations(), num_samples=20)
 
 
+# Two observations N(z, 1) of each datum, of which some are missing. With the exact posterior as the guide all weights
+# are the same, so that one sample gives the evidence.
+SEEN = torch.tensor([[True, True], [True, False], [False, True], [False, False], [True, True]])
+
+
+def posterior(y, seen, columns=()):
+    """:param columns: those whose missing values it draws too."""
+    count = seen.sum(-1)
+    with pyro.plate("data", len(y)):
+        z = pyro.sample("z", dist.Normal((y * seen).sum(-1) / (count + 1), (count + 1.0).rsqrt()))
+        for j in columns:
+            with poutine.mask(mask=~seen[:, j]):
+                pyro.sample(f"y{j}_unobserved", dist.Normal(z, 1.0))
+
+
+def seen_evidence(y, seen):
+    count, total, square = seen.sum(-1), (y * seen).sum(-1), (y * seen).square().sum(-1)
+    return -0.5 * (count * math.log(2 * math.pi) + (count + 1.0).log() + square - total.square() / (count + 1)).double()
+
+
+def in_plate(observe):
+    def model(y, seen):
+        with pyro.plate("data", len(y)):
+            observe(y, seen, pyro.sample("z", dist.Normal(0.0, 1.0)))
+
+    return model
+
+
+def by_handler(y, seen, z):
+    for j in range(2):
+        with poutine.mask(mask=seen[:, j]):
+            pyro.sample(f"y{j}", dist.Normal(z, 1.0), obs=y[:, j])
+
+
+def by_distribution(y, seen, z):
+    pyro.sample("y", dist.Normal(z.unsqueeze(-1), 1.0).expand([*z.shape, 2]).mask(seen).to_event(1), obs=y)
+
+
+def by_obs_mask(y, seen, z):
+    for j in range(2):
+        pyro.sample(f"y{j}", dist.Normal(z, 1.0), obs=y[:, j], obs_mask=seen[:, j])
+
+
+def in_nested_plate(y, seen, z):
+    with pyro.plate("columns", 2), poutine.mask(mask=seen.T.unsqueeze(-2)):
+        pyro.sample("y", dist.Normal(z, 1.0), obs=y.T.unsqueeze(-2))
+
+
+def none_at_all(y, seen, z):
+    by_handler(y, seen, z)
+    with poutine.mask(mask=False):
+        pyro.sample("other", dist.Normal(z, 1.0), obs=y[:, 0])
+
+
+MASKS = {
+    "poutine.mask": (in_plate(by_handler), posterior),
+    "fn.mask": (in_plate(by_distribution), posterior),
+    "obs_mask": (in_plate(by_obs_mask), posterior),
+    "obs_mask, drawn by the guide": (in_plate(by_obs_mask), functools.partial(posterior, columns=(0, 1))),
+    "nested plate": (in_plate(in_nested_plate), posterior),
+    "mask=False": (in_plate(none_at_all), posterior),
+    "beside a scale": (poutine.scale(in_plate(by_handler), scale=3.0), poutine.scale(posterior, scale=0.2)),
+}
+
+
+class TestMasks:
+    """What a mask switches off is not observed."""
+
+    @pytest.mark.parametrize(
+        ("name", "options"),
+        [*in_turns(MASKS, [{}, {"chunk": 3}]), ("poutine.mask", {"compile": True}), ("obs_mask", {"chunk": 3})],
+    )
+    def test_exact_evidence(self, name, options):
+        y = 2 * torch.randn(5, 2)
+        estimate = log_marginal_likelihood(*MASKS[name], y, SEEN, num_samples=4, **options)
+        same(estimate, seen_evidence(y, SEEN), 1e-5)
+
+    def test_by_hand(self):
+        """One observation, at 4.2, is missing, and the other is at 0.3."""
+        y, seen = torch.tensor([[0.3, 4.2]]), SEEN[1:2]
+        estimate = log_marginal_likelihood(*MASKS["poutine.mask"], y, seen, num_samples=4)
+        assert estimate.item() == pytest.approx(dist.Normal(0.0, math.sqrt(2)).log_prob(y[0, 0]).item())  # -1.288
+
+    @pytest.mark.parametrize("masked", ["nothing more", "latent"])
+    def test_a_latent_that_is_summed_out_sums_to_one(self, masked):
+        def classes(y, seen):
+            with pyro.plate("data", len(y)), poutine.mask(mask=seen[:, 0] if masked == "latent" else True):
+                k = pyro.sample("k", dist.Categorical(WEIGHTS), infer=PARALLEL)
+                with poutine.mask(mask=seen[:, 0]):
+                    pyro.sample("y", dist.Normal(CENTRES[k], math.sqrt(2)), obs=y[:, 0])
+
+        y = torch.randn(5, 2)
+        estimate = log_marginal_likelihood(classes, lambda y, seen: None, y, SEEN, num_samples=3)
+        same(estimate, mixture_evidence(y[:, 0]) * SEEN[:, 0], 1e-5)
+
+    def test_missing_values_that_others_depend_on(self):
+        """z -> x -> y, where x may be missing: the model draws it, and the weight of y counts it."""
+
+        def chain(x, y, seen):
+            with pyro.plate("data", len(x)):
+                value = pyro.sample("x", dist.Normal(0.0, 1.0), obs=x, obs_mask=seen)
+                pyro.sample("y", dist.Normal(value, 1.0), obs=y)
+
+        x, y, seen = torch.randn(5), torch.randn(5), SEEN[:, 0]
+        complete = dist.Normal(0.0, 1.0).log_prob(x) + dist.Normal(x, 1.0).log_prob(y)
+        expected = torch.where(seen, complete, dist.Normal(0.0, math.sqrt(2)).log_prob(y)).double()
+        estimate, error = log_marginal_likelihood(
+            chain, lambda x, y, seen: None, x, y, seen, num_samples=4000, standard_error=True
+        )
+        assert ((estimate - expected).abs() <= 5 * error + 1e-5).all()
+        assert (error < 0.1).all()
+
+
 class TestNestedPlates:
     """A plate inside that of the data."""
 
@@ -428,6 +542,49 @@ def test_chunks_are_bounded(size, num_samples, chunk, largest, calls):
     assert torch.equal(torch.cat(data).unique_consecutive(), x)
 
 
+def with_memory_for(pairs, sizes):
+    """The conjugate model where memory holds so many pairs of a datum and a sample; it notes how many it had."""
+
+    def limited(x):
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(0.0, 1.0))
+            if z.numel() > pairs:
+                raise torch.OutOfMemoryError(f"{z.numel()} pairs")
+            sizes.append(z.numel())
+            pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+    return limited
+
+
+class TestMemoryEnds:
+    @pytest.mark.parametrize(("size", "num_samples", "pairs", "chunk"), [(40, 500, 1100, 1024), (3, 9000, 2500, 2048)])
+    def test_the_chunk_is_halved(self, size, num_samples, pairs, chunk):
+        x, sizes, estimates = observations(size), [], []
+        for options in ({}, {"chunk": chunk}):
+            torch.manual_seed(3)
+            estimates.append(
+                log_marginal_likelihood(with_memory_for(pairs, sizes), guide, x, num_samples=num_samples, **options)
+            )
+        assert torch.equal(*estimates)
+        assert sizes[: len(sizes) // 2] == sizes[len(sizes) // 2 :]
+        assert chunk / 2 < max(sizes) <= chunk
+
+    def test_later_data_go_on_with_the_smaller_one(self):
+        x, sizes = torch.cat([torch.zeros(16), torch.ones(16)]), []
+
+        def longer(x):
+            with_memory_for(8192 if x[0] == 0 else 2048, sizes)(x)
+
+        error = log_marginal_likelihood(longer, guide, x, num_samples=512, standard_error=True)
+        assert sizes == [8192] + 4 * [2048]
+        assert ((error[0] - evidence(x)).abs() < 5 * error[1]).all()
+
+    @pytest.mark.parametrize(("pairs", "chunk"), [(0, None), (500, 512)])
+    def test_a_chunk_that_was_asked_for_and_one_that_cannot_be_halved(self, pairs, chunk):
+        with pytest.raises(torch.OutOfMemoryError):
+            log_marginal_likelihood(with_memory_for(pairs, []), guide, observations(), num_samples=512, chunk=chunk)
+
+
 def test_memory_is_bounded_by_the_chunk():
     vae = HyperbolicVAE(PoincareBall(1.0), 2, 50, hidden_dim=20)
     x = torch.rand(3, 50)
@@ -502,8 +659,9 @@ class TestMistakes:
         with pytest.raises(ValueError, match=message):
             log_marginal_likelihood(model, guide, *args, **kwargs)
 
-    @pytest.mark.parametrize("value", [0, -1, 2.5, "many", None])
-    @pytest.mark.parametrize("name", ["num_samples", "chunk"])
+    @pytest.mark.parametrize(
+        ("name", "value"), [*itertools.product(["num_samples", "chunk"], [0, -1, 2.5, "many"]), ("num_samples", None)]
+    )
     def test_counts(self, name, value):
         with pytest.raises(ValueError, match=f"{name} must be a positive integer, got {value!r}"):
             log_marginal_likelihood(model, guide, observations(), **{name: value})

@@ -81,6 +81,24 @@ def hierarchy():
     return model, guide, (torch.randn(4),), {}
 
 
+def missing():
+    """Data of which some are not observed: the guide draws them."""
+    seen = torch.tensor([True, False, False, True])
+
+    def model(x):
+        with pyro.plate("data", 4):
+            z = pyro.sample("z", dist.Normal(0.0, pyro.param("width", torch.tensor(1.0))))
+            pyro.sample("x", dist.Normal(z, 1.0), obs=x, obs_mask=seen)
+
+    def guide(x):
+        with pyro.plate("data", 4):
+            z = pyro.sample("z", dist.Normal(pyro.param("z_loc", torch.zeros(4)), 1.0))
+            with pyro.poutine.mask(mask=~seen):
+                pyro.sample("x_unobserved", dist.Normal(z, pyro.param("x_scale", torch.tensor(1.5))))
+
+    return model, guide, (torch.randn(4),), {}
+
+
 def masked():
     """A latent whose every term is left out."""
 
@@ -147,8 +165,8 @@ def impossible():
     return model, guide, (torch.tensor(1.5),), {}
 
 
-PROGRAMS = {f.__name__: f for f in (wrapped, riemannian, euclidean, graph, hierarchy, masked)}
-CASES = [(p, loss) for p in ("wrapped", "euclidean", "hierarchy") for loss in LOSSES]
+PROGRAMS = {f.__name__: f for f in (wrapped, riemannian, euclidean, graph, hierarchy, missing, masked)}
+CASES = [(p, loss) for p in ("wrapped", "euclidean", "hierarchy", "missing") for loss in LOSSES]
 CASES += [(p, loss) for p in ("riemannian", "graph") for loss in ("Trace", "MeanField", "IWAE of 4 at once")]
 CASES += [("masked", loss) for loss in ("Trace", "MeanField", "IWAE of 4")]
 PROGRAMS |= {f.__name__: f for f in (chain, several_draws, impossible)}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._inductor.async_compile import AsyncCompile
 
 from pyro_hyperbolic.accelerate.programs import compiled
-from pyro_hyperbolic.infer import FastSVI, log_marginal_likelihood
+from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, log_marginal_likelihood
 from tests.helpers import same
 
 
@@ -35,6 +35,9 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return graphs
 
 
+READ: list[Any] = []  # a note of every run of the model
+
+
 class Programs(nn.Module):
     """A factor model of five dimensions, with the scale of its noise as a buffer and a factor that is a number."""
 
@@ -46,6 +49,7 @@ class Programs(nn.Module):
 
     def model(self, x: Tensor) -> None:
         pyro.module("programs", self)
+        READ.append(type(x))
         with pyro.plate("data", len(x)):
             z = pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
             pyro.sample("x", dist.Normal(self.factor * self.decoder(z), self.noise).to_event(1), obs=x)
@@ -91,6 +95,91 @@ def test_another_program_is_compiled_anew(compilations: list[Any]) -> None:
     programs.factor = 2.0
     estimate(programs, x)
     assert len(compilations) == 4
+
+
+def times_traced() -> int:
+    """How often the model was read since the last question."""
+    count = sum(kind is not Tensor for kind in READ)
+    READ.clear()
+    return count
+
+
+def replace_layer(programs: Programs) -> None:
+    programs.decoder = nn.Linear(2, 5)
+
+
+def replace_buffer(programs: Programs) -> None:
+    programs.noise = torch.tensor(0.3)
+
+
+def replace_parameter(programs: Programs) -> None:
+    programs.encoder.bias = nn.Parameter(torch.ones(2))
+
+
+CHANGES = {
+    "layer": replace_layer,
+    "buffer": replace_buffer,
+    "parameter": replace_parameter,
+    "number": lambda programs: setattr(programs, "factor", 0.5),
+    "mode": lambda programs: programs.eval(),
+    "precision": lambda programs: programs.double(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_programs_of_modules_are_read_again_where_they_changed(compilations: list[Any], change: str) -> None:
+    x, programs = torch.randn(4, 5), Programs()
+    times_traced()
+    first = estimate(programs, x)
+    assert times_traced() == 1
+    with torch.no_grad():
+        programs.decoder.bias.add_(1.0)
+    assert not torch.allclose(estimate(programs, x), first)
+    estimate(programs, x + 1)
+    assert times_traced() == 0
+    CHANGES[change](programs)
+    x = x.to(programs.noise.dtype)
+    estimate(programs, x)
+    estimate(programs, x)
+    assert times_traced() == 1
+
+
+def test_other_programs_are_read_by_every_estimate(compilations: list[Any]) -> None:
+    """For what a function reads cannot be known."""
+    x, programs, levels = torch.randn(4, 5), Programs(), [0.0]
+
+    def model(x: Tensor) -> None:
+        programs.model(x - levels[0])
+
+    found = []
+    for level in (0.0, 2.0):
+        levels[0] = level
+        pyro.set_rng_seed(1)
+        found.append(log_marginal_likelihood(model, programs.guide, x, num_samples=6, compile=True))
+        pyro.set_rng_seed(1)
+        same(found[-1], log_marginal_likelihood(model, programs.guide, x, num_samples=6), 1e-5)
+    assert not torch.allclose(*found)
+
+
+def test_an_ensemble_keeps_what_is_compiled(compilations: list[Any]) -> None:
+    x, members = torch.randn(4, 5), [Programs(), Programs()]
+    svi = EnsembleSVI([(m.model, m.guide) for m in members], pyro.optim.Adam({"lr": 0.1}), Trace_ELBO())
+    svi.step(x, shared=True)
+    for shift, traced in ((0.0, 1), (1.0, 0), (1.0, 0)):
+        with torch.no_grad():
+            members[0].decoder.bias.add_(shift)
+        found = []
+        for compile in (True, False):
+            READ.clear()
+            pyro.set_rng_seed(1)
+            found.append(svi.log_marginal_likelihood(x, num_samples=6, compile=compile))
+            assert len(READ) == (traced if compile else 1)
+        same(*found, 1e-5)
+    members[0].factor = members[1].factor = 0.5
+    pyro.set_rng_seed(1)
+    changed = svi.log_marginal_likelihood(x, num_samples=6, compile=True)
+    pyro.set_rng_seed(1)
+    same(changed, svi.log_marginal_likelihood(x, num_samples=6), 1e-5)
 
 
 def test_trainers_of_one_form_share_what_is_compiled(compilations: list[Any]) -> None:
