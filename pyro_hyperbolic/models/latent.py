@@ -256,6 +256,7 @@ def _widest_scale(leaf: Manifold, dim: int, reach: Tensor, distribution: Callabl
     radius = _WIDEST * reach
     if distribution is WrappedNormal:
         return radius / (math.sqrt(dim) + MASS_SCORE)
+    assert isinstance(leaf, ConstantCurvature)  # for the type checker: no other space has a Riemannian normal
     c = torch.zeros_like(like[..., :1]) + leaf.opposite(like)
     square = (dim - 1) * torch.where(c > 0, torch.where(c > 0, c, 1.0).sqrt(), 0.0)
     linear = math.sqrt(dim - 1) + MASS_SCORE
