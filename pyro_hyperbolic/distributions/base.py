@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from pyro.distributions import Independent, MaskedDistribution
+from pyro.distributions import Independent, MaskedDistribution, TorchDistribution
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 from torch.distributions import constraints
@@ -23,7 +23,7 @@ from pyro_hyperbolic.ops.checks import check_precision, inspectable, static_size
 MASS_SCORE = 3.0
 
 
-class ManifoldDistribution(PointDistribution):
+class ManifoldDistribution(PointDistribution, TorchDistribution):
     r"""Base class of the distributions of points of a manifold, for those of your own too.
 
     A point is :math:`z = \exp_{loc}(v / \lambda_{loc})` with random normal coordinates ``v`` at ``loc``. A subclass

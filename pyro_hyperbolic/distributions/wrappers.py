@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyro.distributions import Independent, MaskedDistribution, TorchDistribution
+from pyro.distributions import Independent, MaskedDistribution
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch.distributions import Distribution
 
 
-class PointDistribution(TorchDistribution):
-    """A distribution of points, which its wrappers are too."""
+class PointDistribution(Distribution, TorchDistributionMixin):
+    """What a distribution of points and its wrappers have in common, before Pyro's classes in the order of bases."""
 
     def to_event(self, reinterpreted_batch_ndims: int | None = None) -> Any:
         wrapped = super().to_event(reinterpreted_batch_ndims)
