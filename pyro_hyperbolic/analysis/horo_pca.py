@@ -12,6 +12,7 @@ from pyro_hyperbolic.geometry import ConstantCurvature, Lorentz, Manifold
 from pyro_hyperbolic.ops.tolerances import eps
 
 _UNIT = Lorentz(1.0)
+_MOST_STARTS = 8
 
 
 class HoroPCA(Projection):
@@ -32,11 +33,14 @@ class HoroPCA(Projection):
     farther than :math:`\operatorname{artanh}(1/\sqrt k)` radii of curvature, is folded back.
 
     The directions start from those of :class:`TangentPCA`. Adam then increases the mean squared distance between the
-    pairs of random batches, and the directions that keep most of it on the way are kept.
+    pairs of random batches, and the directions that keep most of it on the way are kept. A direction and its opposite
+    are different ideal points, from which the search ends in different local maxima: it begins from both, with at most
+    8 starts in all, and after a tenth of the steps goes on with the best. All this is done in the frame of the
+    principal axes, so that the result does not depend on the frame that the points are given in.
 
     :param dim: dimensions of the result, k.
     :param seed: seed of the batches, and of the pairs that measure ``explained_variance_ratio``.
-    :param num_steps: number of steps of Adam.
+    :param num_steps: number of steps of Adam from the best start.
     :param learning_rate: learning rate of Adam.
     :param batch_size: number of points whose pairs a step compares.
 
@@ -67,15 +71,23 @@ class HoroPCA(Projection):
         return space
 
     def _directions(self, coords: Tensor, generator: torch.Generator) -> Tensor:
-        x = _UNIT.from_normal_coords(None, coords / self._radius)
+        # In the frame of the points' own axes, because the steps of Adam depend on the frame.
+        axes = principal_directions(coords, coords.shape[-1])
+        x = _UNIT.from_normal_coords(None, coords @ axes.mT / self._radius)
         test = x[torch.randperm(len(x), generator=generator)[: 2 * self.batch_size]]
-        free = principal_directions(coords, self.dim).mT.clone().requires_grad_()
+        tried = [self._climb(x, test, start, self.num_steps // 10, generator) for start in _starts(test, self.dim)]
+        best = max(tried, key=lambda directions: float(_spread(test, directions)))
+        return self._climb(x, test, best, self.num_steps, generator) @ axes
+
+    def _climb(self, x: Tensor, test: Tensor, start: Tensor, num_steps: int, generator: torch.Generator) -> Tensor:
+        """The directions that keep most of the distances of ``test``, on a way of so many steps."""
+        free = start.mT.clone().requires_grad_()
         optimiser = torch.optim.Adam([free], self.learning_rate)
-        best, most = _orthonormal(free.detach()), -math.inf
+        best, most = start, -math.inf
         # Looks are as dear as steps.
-        every = max(1, self.num_steps // 20)
-        for step in range(self.num_steps + 1):
-            if step % every == 0 or step == self.num_steps:
+        every = max(1, num_steps // 20)
+        for step in range(num_steps + 1):
+            if step % every == 0 or step == num_steps:
                 kept = float(_spread(test, _orthonormal(free.detach())))
                 if kept > most:
                     best, most = _orthonormal(free.detach()), kept
@@ -105,6 +117,17 @@ def horospherical(x: Tensor, directions: Tensor) -> Tensor:
     safe = gap > eps(x.dtype) * total.square()
     height = square / (total + torch.where(safe, torch.where(safe, gap, 1.0).sqrt(), 0.0))
     return _UNIT.projx(torch.cat([height, height - a], -1))
+
+
+def _starts(x: Tensor, dim: int) -> list[Tensor]:
+    """The first axes, each with either of its two ideal points, between which no frame chooses; the best of them."""
+    axes = torch.eye(x.shape[-1] - 1).to(x)[:dim]
+    starts = [axes[:0]]
+    for axis in axes:
+        longer = [torch.cat([start, sign * axis.unsqueeze(0)]) for start in starts for sign in (1, -1)]
+        # In this order, which the frame does not change either.
+        starts = sorted(longer, key=lambda start: -float(_spread(x, start)))[:_MOST_STARTS]
+    return starts
 
 
 def _orthonormal(free: Tensor) -> Tensor:

@@ -25,13 +25,17 @@ def pseudotime(points: Tensor, roots: Tensor, manifold: Manifold) -> Tensor:
     [1.0, 0.0, 1.5, 6.0]
     """
     x, space = checked_points("pseudotime", points, manifold)
-    if not isinstance(roots, Tensor) or roots.dim() != 1 or roots.is_floating_point() or not len(roots):
+    is_index = isinstance(roots, Tensor) and not roots.is_floating_point() and roots.dtype != torch.bool
+    if not is_index or roots.dim() != 1 or not len(roots):
         got = f"{roots.dtype} of shape {tuple(roots.shape)}" if isinstance(roots, Tensor) else repr(roots)
-        raise ValueError(f"pseudotime: roots must be at least one index of a point, integers (R,), got {got}.")
+        raise ValueError(
+            f"pseudotime: roots must be at least one index of a point, integers (R,), got {got}; of a mask pass"
+            " mask.nonzero().squeeze(-1)."
+        )
     if not 0 <= int(roots.min()) <= int(roots.max()) < len(x):
         raise ValueError(
             f"pseudotime: roots must be indices of the {len(x)} points, got {int(roots.min())} to {int(roots.max())}."
         )
-    candidates = x[roots]
+    candidates = x[roots.long()]  # torch takes bytes for a mask
     root = candidates[space.dist(candidates, frechet_mean(space, candidates)).argmin()]
     return space.dist(x, root).to(points.dtype)

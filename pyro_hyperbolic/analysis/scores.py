@@ -110,20 +110,20 @@ def batch_mixing(points: Tensor, batches: Tensor, manifold: Manifold, *, k: int 
     :param points: ``(N, D)`` points of ``manifold``.
     :param batches: ``(N,)`` integers, at least two different ones.
     :param manifold: the space, with one curvature.
-    :param k: number of neighbours.
+    :param k: number of neighbours, at least 2: one alone is never mixed.
 
     >>> from pyro_hyperbolic import Euclidean
     >>> points = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
     >>> batch_mixing(points, torch.tensor([0, 0, 0, 1, 1, 1]), Euclidean(), k=2)
     0.0
     """
-    x, space = checked_points("batch_mixing", points, manifold, fewest=2)
+    x, space = checked_points("batch_mixing", points, manifold, fewest=3)
     _, classes, sizes = torch.unique(
         checked_labels("batch_mixing", "batches", batches, len(x)), return_inverse=True, return_counts=True
     )
     if len(sizes) < 2:
         raise ValueError("batch_mixing: there must be at least two batches, got one: there is nothing to mix.")
-    checked_integer("batch_mixing: k", k, least=1, most=len(x) - 1)
+    checked_integer("batch_mixing: k", k, least=2, most=len(x) - 1)
     found = x.new_zeros(())
     for _, nearest in _neighbours(x, x, space, k, alone=True):
         found += torch.special.entr(one_hot(classes[nearest], len(sizes)).sum(-2).to(x) / k).sum()

@@ -56,7 +56,7 @@ def frechet_mean(manifold: Space, x: Tensor, weights: Tensor | None = None, *, s
 
     :param manifold: where the points lie; a batch of curvatures has size 1 in its last dimension, that of the points.
     :param x: points ``(..., N, D)``.
-    :param weights: non-negative ``(..., N)``, not all zero; equal by default.
+    :param weights: non-negative ``(..., N)`` of any dtype, not all zero; equal by default.
     :param start: where the search begins, ``(..., D)``: :math:`f` is never larger at the result. By default the origin,
         or the point of greatest weight where geodesics close.
     :returns: ``(..., D)``.
@@ -71,13 +71,15 @@ def frechet_mean(manifold: Space, x: Tensor, weights: Tensor | None = None, *, s
         raise ValueError(
             f"weights must have one entry per point, got shape {tuple(weights.shape)} for points {tuple(x.shape)}."
         )
-    if not bool((weights >= 0).all()) or not bool((weights.sum(-1) > 0).all()):
+    # Integers, and floats of fewer digits than the points have, would be rounded where they are divided.
+    weights = weights.to(torch.promote_types(weights.dtype, x.dtype))
+    total = weights.sum(-1, keepdim=True)
+    if not bool((weights >= 0).all()) or not bool(((total > 0) & total.isfinite()).all()):
         raise ValueError(
-            f"weights must be non-negative with a positive sum, got a weight of"
-            f" {weights.min().item():g} and a sum of {weights.sum(-1).min().item():g}; drop the negative ones."
+            f"weights must be non-negative with a positive and finite sum, got a weight of"
+            f" {weights.min().item():g} and a sum of {total.min().item():g}; drop the negative ones."
         )
-    weights = weights.to(x.dtype)  # those of another dtype would be normalised in that one
-    weights = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
+    weights = (weights / total).to(x.dtype).unsqueeze(-1)
     # The coordinates of a fixed point may depend on the curvature; its normal coordinates do not.
     mean = manifold.squeeze().from_normal_coords(None, _minimise(manifold, x, weights, start))
     gradient, hessian, _ = _derivatives(manifold, mean, x, weights)

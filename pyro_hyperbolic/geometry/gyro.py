@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry.constant_curvature import ConstantCurvature
-from pyro_hyperbolic.geometry.midpoint import midpoint
+from pyro_hyperbolic.geometry.midpoint import midpoint, sum_over
 from pyro_hyperbolic.geometry.poincare_math import as_factor
 from pyro_hyperbolic.ops.special import unit
 
@@ -106,7 +106,8 @@ class GyroManifold(ConstantCurvature):
 
         :param x: points ``(..., D)``.
         :param weights: ``(...)``; equal by default. Their scale does not matter.
-        :param reducedim: the dimensions of ``x`` to reduce; by default all but the last. ``c`` has size 1 there.
+        :param reducedim: the dimensions of ``x`` to reduce; by default all but the last. ``c`` has size 1 there. With
+            none of them every point is the midpoint of itself.
         :param keepdim: keep these dimensions with size 1.
         :param lincomb: multiply the result by the sum of the weights, by :meth:`mobius_scalar_mul`.
         :param posweight: take a negative weight as a positive one of the opposite point.
@@ -118,19 +119,24 @@ class GyroManifold(ConstantCurvature):
         """
         chosen = range(x.dim() - 1) if reducedim is None else reducedim
         dims = [dim if dim < 0 else dim - x.dim() for dim in chosen]
-        self._check_reduced(dims)
+        self._check_reduced(x, dims)
         w = x.new_ones(()) if weights is None else weights.to(x.dtype)
         w = w.expand(torch.broadcast_shapes(w.shape, x.shape[:-1]))
         if posweight:
             x = torch.where((w < 0).unsqueeze(-1), self.antipode(x), x)
             w = w.abs()
-        total = w.sum([dim + 1 for dim in dims], keepdim=True)
+        total = sum_over(w, [dim + 1 for dim in dims])
         mean = midpoint(self, x, w, dims)
         if lincomb:
             mean = self.mobius_scalar_mul(total, mean)
-        return mean if keepdim else mean.squeeze(tuple(dims))
+        return mean if keepdim or not dims else mean.squeeze(tuple(dims))
 
-    def _check_reduced(self, dims: Sequence[int]) -> None:
+    def _check_reduced(self, x: Tensor, dims: Sequence[int]) -> None:
+        if len(set(dims)) < len(dims) or any(not -x.dim() <= dim < -1 for dim in dims):
+            raise ValueError(
+                f"reducedim must be different dimensions of x, of shape {tuple(x.shape)}, without the last one, which"
+                f" holds the coordinates, got {[dim + x.dim() for dim in dims]}; for all of them leave it out."
+            )
         sizes = {dim: self.batch_shape[dim + 1] for dim in dims if -dim - 1 <= len(self.batch_shape)}
         if any(size != 1 for size in sizes.values()):
             raise ValueError(

@@ -28,9 +28,14 @@ def midpoint(manifold: ConstantCurvature, x: Tensor, weights: Tensor, dims: list
     v = manifold.to_normal_coords(centre, x)
     c = manifold.aligned_c(v)
     u = c * squared_norm(v)
-    space = (weights * sinhc(u) * v).sum(dims, keepdim=True)
-    time = (weights * cosh_sqrt(u)).sum(dims, keepdim=True)
+    space = sum_over(weights * sinhc(u) * v, dims)
+    time = sum_over(weights * cosh_sqrt(u), dims)
     return manifold.from_normal_coords(centre, logmap0(space / time, c))
+
+
+def sum_over(x: Tensor, dims: list[int]) -> Tensor:
+    """The sum over dimensions, kept with size 1; over none of them it is ``x``, where torch takes the sum over all."""
+    return x.sum(dims, keepdim=True) if dims else x
 
 
 @torch.no_grad()
@@ -44,12 +49,12 @@ def _centroid_coords(v: Tensor, weights: Tensor, c: float | Tensor, dims: list[i
     """
     u = c * squared_norm(v)
     s = u.sqrt()
-    weights = weights * (-s.amax(dims, keepdim=True)).exp()  # so that no sum or square overflows
-    space = (weights * (sinhc(u) * v)).sum(dims, keepdim=True)
-    time = (weights * cosh_sqrt(u)).sum(dims, keepdim=True)
+    weights = weights * (-(s.amax(dims, keepdim=True) if dims else s)).exp()  # so that no sum or square overflows
+    space = sum_over(weights * (sinhc(u) * v), dims)
+    time = sum_over(weights * cosh_sqrt(u), dims)
     length = safe_norm(space)
     apart = squared_norm(unit(v) - unit(space))
-    less = (weights * (torch.exp(-s) + 0.5 * s * sinhc(u) * apart)).sum(dims, keepdim=True)
+    less = sum_over(weights * (torch.exp(-s) + 0.5 * s * sinhc(u) * apart), dims)
     more = time + c**0.5 * length
     # Both factors are negative where all weights are; then the opposite centroid has the point.
     scaled = space * time.sign() * less.abs().rsqrt() * more.abs().rsqrt()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic import Lorentz, PoincareBall
-from pyro_hyperbolic.analysis import HoroPCA, Projection, TangentPCA
+from pyro_hyperbolic.analysis import HoroPCA, Projection, TangentPCA, horo_pca
 from pyro_hyperbolic.analysis.horo_pca import horospherical
 from pyro_hyperbolic.geometry import Euclidean, Manifold, Product, Sphere, Stereographic
 
@@ -76,6 +77,20 @@ def test_horospheres_stay(dim: int) -> None:
         assert float(folded) == pytest.approx(math.atanh(1 / math.sqrt(2)) - 0.3)
 
 
+def test_horo_pca_takes_the_best_of_its_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    ball = PoincareBall(1.0)
+    v = torch.randn(30, 4, dtype=DOUBLE) * torch.tensor([1.2, 1.0, 0.8, 0.3])
+    x = ball.expmap0(v + 0.5 * v.abs())
+    found = HoroPCA(2, num_steps=40).fit(x, ball).explained_variance_ratio
+    alone = []
+    for signs in itertools.product((1.0, -1.0), repeat=2):
+        start = torch.tensor(signs, dtype=DOUBLE).diag() @ torch.eye(4, dtype=DOUBLE)[:2]
+        monkeypatch.setattr(horo_pca, "_starts", lambda x, dim, start=start: [start])
+        alone.append(HoroPCA(2, num_steps=40).fit(x, ball).explained_variance_ratio)
+    assert found >= max(alone) - 0.01
+    assert found > min(alone) + 0.02
+
+
 def test_horo_pca_improves_on_its_start() -> None:
     # A tree: three far branches and noise in three more dimensions.
     h = Lorentz(1.0)
@@ -87,6 +102,32 @@ def test_horo_pca_improves_on_its_start() -> None:
     again = HoroPCA(2, num_steps=25).fit(x, h)
     assert torch.equal(again.directions, fitted.directions)
     assert not torch.equal(HoroPCA(2, num_steps=25, seed=1).fit(x, h).directions, fitted.directions)
+
+
+FRAMES = {
+    "one axis reflected": torch.diag(torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=DOUBLE)),
+    "all axes reflected": -torch.eye(4, dtype=DOUBLE),
+    "axes exchanged": torch.eye(4, dtype=DOUBLE).flip(0),
+    "rotated": torch.linalg.qr(torch.randn(4, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(0)))[0],
+}
+OF_A_FRAME: dict[str, Any] = {"tangent": TangentPCA, "horo": lambda dim: HoroPCA(dim, num_steps=20, batch_size=15)}
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("kind", OF_A_FRAME)
+def test_the_frame_does_not_matter(kind: str, dim: int) -> None:
+    ball = PoincareBall(0.7)
+    v = torch.randn(25, 4, dtype=DOUBLE) * torch.tensor([1.5, 1.2, 0.8, 0.4])
+    x = ball.expmap0(v + 0.5 * v.abs())
+    plain = OF_A_FRAME[kind](dim)
+    distances = ball.pairwise_dist(*[plain.fit_transform(x, ball)] * 2)
+    for name, frame in FRAMES.items():
+        other = OF_A_FRAME[kind](dim)
+        y = other.fit_transform(x @ frame.mT, ball)
+        torch.testing.assert_close(
+            ball.pairwise_dist(y, y), distances, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+        assert other.explained_variance_ratio == pytest.approx(plain.explained_variance_ratio)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -165,7 +165,8 @@ DISTANCES = BALL.pairwise_dist(POINTS, POINTS)
         (lineage_correlation, (POINTS, DISTANCES, BALL), {"method": "kendall"}, r"one of \['pearson', 'spearman'\]"),
         (lineage_correlation, (POINTS, 1 - torch.eye(8), BALL), {}, "all distances are equal"),
         (batch_mixing, (POINTS, torch.zeros(8).long(), BALL), {"k": 2}, "there must be at least two batches, got one"),
-        (batch_mixing, (POINTS, LABELS, BALL), {}, "k must be an integer from 1 to 7, got 30"),
+        (batch_mixing, (POINTS, LABELS, BALL), {}, "k must be an integer from 2 to 7, got 30"),
+        (batch_mixing, (POINTS, LABELS, BALL), {"k": 1}, "k must be an integer from 2 to 7, got 1"),
         (
             posterior_coverage,
             (WrappedNormal(POINTS, 1.0, BALL), POINTS),

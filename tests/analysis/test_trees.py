@@ -134,6 +134,7 @@ def test_pseudotime_counts_from_the_middle_of_the_candidates() -> None:
     z = torch.tensor([[0.0, 0.0], [0.1, 0.0], [0.2, 0.0], [0.9, 0.0]])
     same(pseudotime(z, torch.tensor([0, 1, 2]), ball), ball.dist(z, z[1]), 1e-6)
     same(pseudotime(z, torch.tensor([3]), ball), ball.dist(z, z[3]), 1e-5)
+    same(pseudotime(z, torch.ones(len(z), dtype=torch.uint8), ball), ball.dist(z, z[1]), 1e-6)  # an index, no mask
     for roots, message in (([], "at least one index"), ([0.5], "at least one index"), ([-1], "indices of the 4")):
         with pytest.raises(ValueError, match=message):
             pseudotime(z, torch.tensor(roots), ball)

@@ -83,6 +83,19 @@ def test_integer_weights_repeat_points(case):
     case.assert_near(ball.frechet_mean(x, torch.tensor([3.0, 1.0, 2.0], dtype=case.dtype)), repeated)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32, torch.float64], ids=str)
+def test_weights_of_every_dtype(dtype):
+    """They are divided by their sum in the precision of the points."""
+    ball = PoincareBall(1.0)
+    x = ball.expmap0(0.5 * torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    counts = torch.tensor([3, 1, 0, 7, 2])
+    weights, expected = counts.to(dtype), counts.bool().double() if dtype == torch.bool else counts.double()
+    for points in (x, x.float()):
+        mean = ball.frechet_mean(points, weights)
+        assert mean.dtype == points.dtype
+        same(mean, ball.frechet_mean(x, expected), ROUNDING[points.dtype])
+
+
 @some_cases
 def test_weights_count_up_to_a_factor(case):
     ball, x = case.ball, case.point(4)
@@ -217,10 +230,13 @@ def test_weights_of_a_wrong_shape(shape):
         ([1.0, -0.5], "-0.5 and a sum of 0.5"),
         ([0.0, 0.0], "0 and a sum of 0"),
         ([math.nan, 1.0], "nan and a sum of nan"),
+        ([math.inf, 1.0], "1 and a sum of inf"),
     ],
 )
 def test_bad_weights(bad, got):
-    with pytest.raises(ValueError, match=f"weights must be non-negative .*, got a weight of {got}; drop"):
+    with pytest.raises(
+        ValueError, match=f"weights must be non-negative with a positive and finite sum, got a weight of {got}; drop"
+    ):
         PoincareBall(1.0).frechet_mean(torch.zeros(2, 2), torch.tensor(bad))
 
 

@@ -128,6 +128,29 @@ def test_midpoint_at_zero_curvature_is_the_mean():
     same(PoincareBall(0.0).weighted_midpoint(x, weights), expected, ROUNDING[torch.float64])
 
 
+@every_chart
+@pytest.mark.parametrize("shape", [(), (4,), (2, 4)])
+def test_no_dimension_is_reduced(chart, shape):
+    """Neither where none is asked for, nor where there is none but that of the coordinates."""
+    manifold = chart(0.7)
+    x = manifold.from_normal_coords(None, torch.randn(*shape, 3, dtype=torch.float64))
+    w = torch.randn(shape, dtype=torch.float64)
+    for keepdim in (False, True):
+        same(manifold.weighted_midpoint(x, w, reducedim=[], keepdim=keepdim), x, 1e-12)
+    if not shape:
+        same(manifold.weighted_midpoint(x), x, 1e-12)
+    turned = torch.where((w < 0).unsqueeze(-1), manifold.antipode(x), x)
+    same(manifold.weighted_midpoint(x, w, reducedim=[], posweight=True), turned, 1e-12)
+    scaled = manifold.weighted_midpoint(x, w, reducedim=[], lincomb=True)
+    same(scaled, manifold.mobius_scalar_mul(w, x), 1e-12)
+
+
+@pytest.mark.parametrize("reducedim", [[-1], [2], [0, -3], [3], [-4]])
+def test_dimensions_that_cannot_be_reduced(reducedim):
+    with pytest.raises(ValueError, match=r"reducedim must be different dimensions of x, of shape \(4, 5, 2\)"):
+        PoincareBall(1.0).weighted_midpoint(torch.zeros(4, 5, 2), reducedim=reducedim)
+
+
 def test_a_curvature_per_point_has_no_midpoint():
     with pytest.raises(ValueError, match=r"c must have size 1 in the dimensions that are reduced, got shape \(4,\)"):
         PoincareBall(torch.ones(4)).weighted_midpoint(torch.zeros(4, 2))

@@ -239,7 +239,7 @@ def _kept(model: Program, guide: Program, args: tuple[Any, ...], kwargs: dict[st
     methods = tuple([getattr(program, "__func__", None) for program in (model, guide)])
     devices = tuple([t.device for t in [*inputs, *tensors]])
     settings = torch.get_default_dtype(), torch.is_autocast_enabled(), torch.is_autocast_enabled("cpu")
-    key = methods, form, values, parameters.mode(), devices, settings
+    key = methods, form, values, parameters.surroundings.key(), devices, settings
     return kept_for(_KEPT.setdefault(owners[0], WeakKeyDictionary()).setdefault(owners[1], OrderedDict()), key, tensors)
 
 
@@ -306,13 +306,15 @@ def log_weights(
 
 def _product_over_plates(site: dict[str, Any]) -> Tensor:
     """The log-density of a site, summed over the plates other than that of the data and that of the samples."""
-    frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized and frame.dim < _SAMPLE]
-    for frame in frames:
-        if frame.full_size is not None and frame.full_size != frame.size:
+    for frame in site["cond_indep_stack"]:
+        # Of the data's own plate the slices are known; one that is a Python loop has no dimension.
+        if frame.dim not in (-1, _SAMPLE) and frame.full_size is not None and frame.full_size != frame.size:
             raise ValueError(
                 f"site {site['name']!r} is in the plate {frame.name!r}, which shows {frame.size} of its"
                 f" {frame.full_size} elements; log_marginal_likelihood needs them all, without subsample_size."
             )
+    frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized and frame.dim < _SAMPLE]
+    for frame in frames:
         if "_enumerate_dim" in site["infer"]:
             raise ValueError(
                 f"site {site['name']!r} is summed out in the plate {frame.name!r} inside the data plate, which"

@@ -222,18 +222,23 @@ class _Key:
 
 
 class _Same:
-    """An object that is equal to itself alone."""
+    """An object that is equal to itself alone, and that a key does not keep alive."""
 
-    __slots__ = ("_value",)
+    __slots__ = ("_hash", "_value")
 
     def __init__(self, value: Any) -> None:
-        self._value = value
+        self._hash = id(value)
+        try:
+            self._value: Callable[[], Any] = weakref.ref(value)
+        except TypeError:  # of few kinds, all of them small
+            self._value = lambda: value
 
     def __hash__(self) -> int:
-        return id(self._value)
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._value is other._value
+        value = self._value()
+        return isinstance(other, _Same) and value is not None and value is other._value()
 
 
 _READ: weakref.WeakKeyDictionary[types.FunctionType, tuple[str, ...]] = weakref.WeakKeyDictionary()

@@ -413,6 +413,18 @@ class TestNestedPlates:
         with pytest.raises(ValueError, match=r"in the plate 'columns', which shows 2 of its 3 elements"):
             log_marginal_likelihood(*self.columns(subsample_size=2), torch.randn(5, 3), num_samples=4)
 
+    def test_subsampling_in_a_loop_is_refused(self):
+        def columns_model(y):
+            data = pyro.plate("data", len(y), dim=-1)
+            with data:
+                z = pyro.sample("z", dist.Normal(0.0, 1.0))
+            for j in pyro.plate("columns", 3, subsample_size=2):
+                with data:
+                    pyro.sample(f"y{j}", dist.Normal(z, 1.0), obs=y[:, j])
+
+        with pytest.raises(ValueError, match=r"in the plate 'columns', which shows 2 of its 3 elements"):
+            log_marginal_likelihood(columns_model, lambda y: wide_guide(y[:, 0]), torch.randn(5, 3), num_samples=4)
+
     def test_summing_out_inside_of_them_is_refused(self):
         def nested(y):
             with pyro.plate("data", len(y)), pyro.plate("columns", 3):
