@@ -21,7 +21,6 @@ import functools
 
 import torch
 from pyro.distributions import Delta, Independent, MaskedDistribution
-from pyro.distributions.kl import _kl_delta as _kl_delta_of_pyro
 from torch import Tensor
 from torch.distributions import register_kl
 
@@ -93,7 +92,7 @@ def _kl_angular_uniform(p: AngularDistribution, q: HypersphericalUniform) -> Ten
 def _kl_delta(p: Delta, q: ManifoldNormal | Independent | MaskedDistribution) -> Tensor:
     """Pyro's own leaves out the density of the ``Delta``, where autoguides keep the Jacobian of their map."""
     if not isinstance(base_distribution(q), ManifoldNormal):
-        return _kl_delta_of_pyro(p, q)
+        return -q.log_prob(p.v)  # as Pyro has it
     # A mask is one of q alone: the automatic guides, which draw the Delta, have none.
     return p.log_density - q.log_prob(p.v)
 
