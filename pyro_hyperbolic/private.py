@@ -52,11 +52,10 @@ def has_values(*tensors: Tensor) -> bool:
         except AttributeError:
             pass
     try:
-        for t in tensors:
-            t.detach().reshape(-1)[:1].tolist()
+        values = [value for t in tensors for value in t.detach().reshape(-1)[:1].tolist()]
     except RuntimeError:
         return False
-    return True
+    return all(isinstance(value, (bool, int, float, complex)) for value in values)  # and no symbol of a tracer
 
 
 def validates_by_default() -> bool:
@@ -74,6 +73,14 @@ def viewed(t: Tensor) -> Tensor:
     """The tensor that ``t`` is a view of, or itself; without a private name always itself."""
     base = getattr(t, "_base", None) if is_on() else None
     return t if base is None else base
+
+
+def mask_of(distribution: Any) -> Any:
+    """The mask of a ``MaskedDistribution`` of Pyro, which has no public name; else where densities are not 0."""
+    if is_on() and hasattr(distribution, "_mask"):
+        return distribution._mask
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.no_grad():
+        return distribution.log_prob(distribution.base_dist.sample()) != 0
 
 
 def constant_when_compiled(function: Function) -> Function:

@@ -1,4 +1,8 @@
-"""The No-U-Turn sampler with compiled steps."""
+"""The No-U-Turn sampler with compiled steps.
+
+This file is a door to private names too: a kernel that adapts as Pyro's does works on what ``NUTS`` keeps to itself.
+Where that is gone, or private names are switched off, :class:`FastNUTS` is Pyro's ``NUTS``.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,15 @@ from typing import Any, NamedTuple
 import pyro
 import torch
 from pyro.infer import NUTS
-from pyro.ops.integrator import _EXCEPTION_HANDLERS, potential_grad
+from pyro.ops import integrator
+from pyro.ops.integrator import potential_grad
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate.programs.compiled import compile_function, explained
 from pyro_hyperbolic.accelerate.programs.functional import check_program
 from pyro_hyperbolic.accelerate.programs.warning import warn_user
 from pyro_hyperbolic.ops.checks import checked_integer
+from pyro_hyperbolic.private import is_on
 
 _REMEDY = "use pyro.infer.NUTS for this model"
 # Steps from the initial point after which compiled and ordinary code are compared: the first that leads to a finite
@@ -23,6 +29,20 @@ _REMEDY = "use pyro.infer.NUTS for this model"
 _TRIAL_SIZES = tuple(10.0**-power for power in range(1, 7))
 # How many times the effect of rounding a position by which they may differ.
 _ROUNDINGS = 30
+
+# What is used of NUTS beside its public names.
+_OF_NUTS = (
+    *(
+        "_accept_cnt",
+        "_adapter",
+        "_cache",
+        "_direction_threshold",
+        "_divergences",
+        "_fetch_from_cache",
+        "_max_stepsize",
+    ),
+    *("_max_sliced_energy", "_max_tree_depth", "_mean_accept_prob", "_min_stepsize", "_t"),
+)
 
 
 class Leaf(NamedTuple):
@@ -108,20 +128,23 @@ class FastNUTS(NUTS):
             if program is not None:
                 check_program(name, program)
         checked_integer("max_tree_depth", options.get("max_tree_depth", 1), least=1)
-        size = options.get("step_size", 1.0)
-        if isinstance(size, str) or not 0 < size < math.inf:
-            raise ValueError(f"step_size must be a positive number, got {size!r}.")
+        size = options.get("step_size")
+        if size is not None and (isinstance(size, str) or not 0 < size < math.inf):
+            raise ValueError(f"step_size must be a positive number, or None for Pyro's, got {size!r}.")
+        self._is_fast = is_on()
         super().__init__(model, potential_fn, **options)
+        if not all(hasattr(self, name) for name in _OF_NUTS):
+            self._is_fast = False
         self.num_leapfrogs = 0
         """Of all chains of this kernel so far."""
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         super().setup(warmup_steps, *args, **kwargs)
-        if self.initial_params:
+        if self.initial_params and self._is_fast:
             self._compare()
 
     def sample(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
-        if not params:
+        if not params or not self._is_fast:
             return super().sample(params)
         z, potential, grads = self._fetch_from_cache()
         if z is None:  # it was cleared
@@ -187,6 +210,8 @@ class FastNUTS(NUTS):
 
     def _find_reasonable_step_size(self, z: dict[str, Tensor]) -> float:
         """Pyro's search, in compiled steps."""
+        if not self._is_fast:
+            return super()._find_reasonable_step_size(z)
         size = self.step_size
         grads, potential = potential_grad(self.potential_fn, z)
         position, grad = self._flat(z), self._flat(grads)
@@ -221,7 +246,7 @@ class FastNUTS(NUTS):
             z, p, grad, potential, energy = self._compiled(leaf.z, leaf.p, leaf.grad, size, *self._roots)
         except Exception as error:
             # A matrix that has no factors, for example: a rejection for Pyro too.
-            if not any(known(error) for known in _EXCEPTION_HANDLERS.values()):
+            if not any(known(error) for known in getattr(integrator, "_EXCEPTION_HANDLERS", {}).values()):
                 raise
             return leaf, math.inf
         return Leaf(z, p, grad, potential), energy.item()

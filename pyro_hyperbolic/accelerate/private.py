@@ -356,12 +356,6 @@ def as_parameter(value: Tensor) -> None:
         value._is_param = True
 
 
-def constraint_of(name: str) -> Any:
-    """The constraint that Pyro's store has for a parameter; ``None`` where it cannot be asked."""
-    store = pyro.get_param_store()
-    return getattr(store, "_constraints", {}).get(name) if is_on() else None
-
-
 def add_to_all(tensors: list[Tensor], number: float) -> None:
     """Add to tensors in place, in one launch."""
     if is_on() and hasattr(torch, "_foreach_add_"):

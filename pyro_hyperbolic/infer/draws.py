@@ -19,6 +19,7 @@ from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distri
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.match import manifold_of
 from pyro_hyperbolic.ops.nested import map_tensors
+from pyro_hyperbolic.private import mask_of
 
 Program = Callable[..., Any]
 Site = dict[str, Any]
@@ -149,7 +150,7 @@ def _as_density(fn: Any, log_density: Tensor) -> Tensor:
     if isinstance(fn, dist.Independent):
         return sum_rightmost(_as_density(fn.base_dist, log_density), fn.reinterpreted_batch_ndims)
     if isinstance(fn, dist.MaskedDistribution):
-        return scale_and_mask(_as_density(fn.base_dist, log_density), mask=fn._mask)
+        return scale_and_mask(_as_density(fn.base_dist, log_density), mask=mask_of(fn))
     return log_density
 
 

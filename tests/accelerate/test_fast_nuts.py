@@ -224,7 +224,7 @@ class Forgetful:
         (lambda: FastNUTS(), "model"),
         (lambda: FastNUTS(3), "model must be a function or a module, got 3"),
         (lambda: FastNUTS(two, max_tree_depth=0), "max_tree_depth must be a positive integer, got 0"),
-        (lambda: FastNUTS(two, step_size=-1.0), "step_size must be a positive number, got -1.0"),
+        (lambda: FastNUTS(two, step_size=-1.0), "step_size must be a positive number, or None"),
         (lambda: chain(FastNUTS(branching)), "cannot be compiled.*site 'x'.*pyro.infer.NUTS"),
         (lambda: chain(FastNUTS(Forgetful())), "compiled energy.*may depend on values.*pyro.infer.NUTS"),
     ],
@@ -260,3 +260,7 @@ def test_the_comparison_looks_for_a_point_with_an_energy():
 
 def test_a_program_without_sites_is_left_to_pyro():
     assert chain(FastNUTS(lambda: None)).get_samples() == {}
+
+
+def test_step_size_is_pyros_where_it_is_none():
+    assert FastNUTS(two, step_size=None).step_size == NUTS(two, step_size=None).step_size

@@ -266,7 +266,7 @@ class Found(Messenger):
         self._met.add(name)
         self._used.add(id(leaf))
         if self._known is None or id(leaf) not in self._tensors or name not in self._known.sites:
-            known = private.constraint_of(name)
+            known = _constraint_of(name)
             self._new[name] = leaf, msg["kwargs"].get("constraint", constraints.real) if known is None else known
 
     @property
@@ -359,6 +359,16 @@ def unregistered(found: Parameters) -> str:
         f"{names[0]!r} is a parameter of a module that Pyro is not told of (a PyroModule tells it where it is called,"
         " not in its other methods); begin the method that reads it with pyro.module('name', self)"
     )
+
+
+def _constraint_of(name: str) -> Any:
+    """The constraint that Pyro's store has for a parameter, or ``None``."""
+    store = pyro.get_param_store()
+    kept = [(t, vars(t)["unconstrained"]) for _, t in store.named_parameters() if "unconstrained" in vars(t)]
+    found = store.get_state()["constraints"].get(name)
+    for tensor, reference in kept:
+        tensor.unconstrained = reference  # which the store takes away when it tells its state
+    return found
 
 
 class _AnswerParams(Messenger):

@@ -19,7 +19,8 @@ _SEEDS = 1 << 64  # that torch's generators know
 class Minibatches:
     """Shuffled epochs, without replacement, of data that stay where they are.
 
-    The order of an epoch depends on the seed and on its number alone, so that a run can be resumed at any epoch. There
+    The order of an epoch depends on the seed and on its number alone, so that a run can be resumed at any epoch. A loop
+    over the batches themselves is one over the next epoch, as with a ``DataLoader``. There
     is no worker, no copy from the host and no synchronisation: a loader on the host would be the bottleneck of
     :class:`FastSVI` and :class:`EnsembleSVI`.
 
@@ -49,6 +50,8 @@ class Minibatches:
     [2, 2, 1]
     >>> torch.cat(list(batches.epoch(1))).sort().values
     tensor([0, 1, 2, 3, 4])
+    >>> [len(batch) for epoch in range(2) for batch in batches]
+    [2, 2, 1, 2, 2, 1]
     >>> data = {"x": torch.rand(5, 3), "covariates": {"batch": torch.tensor([0, 1, 1, 0, 1])}, "data_size": 5}
     >>> batch = next(Minibatches(data, batch_size=4).epoch(0))
     >>> batch["x"].shape, batch["covariates"]["batch"].shape, batch["data_size"]
@@ -97,11 +100,21 @@ class Minibatches:
             )
         self.data, self.batch_size, self.seed, self.members = data, batch_size, seed, members
         self.own_data, self.drop_last = own_data, drop_last
+        self._iterations = 0
         self.block_size, self.num_blocks, self.device = block_size, num_blocks, _checked_device(device)
 
     def __len__(self) -> int:
         """Batches in an epoch."""
         return self._size // self.batch_size if self.drop_last else -(-self._size // self.batch_size)
+
+    def __iter__(self) -> Epoch:
+        """The batches of the next epoch: of epoch 0 first, then 1, and so on, as a shuffled ``DataLoader`` gives them.
+
+        What counts is how often this object was iterated over. A run that is to be resumed names its epochs by
+        :meth:`epoch`.
+        """
+        self._iterations += 1
+        return self.epoch(self._iterations - 1)
 
     def epoch(self, number: int, start: int = 0) -> Epoch:
         """The batches of one epoch, an iterator.

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic.accelerate.trainers.minibatch import Epoch, Minibatches
+from pyro_hyperbolic.accelerate.trainers.minibatch import Epoch
 
 # Steps in one captured graph: enough to take the host out, few enough that an interrupt is soon heard.
 _FEWEST, _MOST = 24, 64
@@ -48,16 +48,16 @@ def run_steps(
 
 def _iterator(batches: Any) -> Any:
     """Of the batches, or an error that says what to pass."""
-    remedy = "a list of batches or a DataLoader"
-    if isinstance(batches, Minibatches):
-        remedy = "one of its epochs, batches.epoch(1)"
-    elif not isinstance(batches, (str, Mapping)):
+    if not isinstance(batches, (str, Mapping)):
         try:
             return iter(batches)
         except TypeError:
             if hasattr(batches, "__iter__"):
                 raise  # of its own
-    raise ValueError(f"batches must be an iterable of batches, got {type(batches).__name__}; pass {remedy}.")
+    raise ValueError(
+        f"batches must be an iterable of batches, got {type(batches).__name__}; pass Minibatches, a list of batches or"
+        " a DataLoader."
+    )
 
 
 def _next_block(source: Any, block: Callable[[Epoch, Tensor], Tensor | None]) -> Tensor | None:

@@ -9,6 +9,8 @@ import pyro.distributions as dist
 from pyro.infer.reparam.reparam import Reparam
 from torch import Tensor
 
+from pyro_hyperbolic.private import mask_of
+
 
 class PointReparam(Reparam):
     """Draws a point as a function of another site, ``"<name>_<suffix>"``.
@@ -52,5 +54,5 @@ def wrapped_as(fn: Any, inner: Any) -> Any:
     if isinstance(fn, dist.Independent):
         return wrapped_as(fn.base_dist, inner).to_event(fn.reinterpreted_batch_ndims)
     if isinstance(fn, dist.MaskedDistribution):
-        return wrapped_as(fn.base_dist, inner).mask(fn._mask)
+        return wrapped_as(fn.base_dist, inner).mask(mask_of(fn))
     return inner

@@ -320,3 +320,9 @@ def test_batches_on_a_device(name, tmp_path):
     for x, number in batches.epoch(0):
         assert x.device.type == number.device.type == "cuda"
         assert torch.equal(x.float(), expected[number])
+
+
+def test_loops_go_through_successive_epochs():
+    batches, same = (Minibatches(torch.arange(7), 3, seed=2) for _ in range(2))
+    for number in range(3):
+        assert torch.equal(torch.cat(list(batches)), torch.cat(list(same.epoch(number))))

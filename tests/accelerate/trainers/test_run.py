@@ -327,10 +327,9 @@ def test_numbers_of_the_host_are_not_fixed_at_the_capture(compile: bool) -> None
 @pytest.mark.parametrize(
     ("batches", "remedy"),
     [
-        (Minibatches(torch.zeros(4, 3), 2, seed=0), "Minibatches; pass one of its epochs, batches.epoch"),
-        ({"x": torch.zeros(4, 3)}, "dict; pass a list of batches"),
-        ("abc", "str; pass a list"),
-        (5, "int; pass a list"),
+        ({"x": torch.zeros(4, 3)}, "dict; pass Minibatches, a list of batches"),
+        ("abc", "str; pass"),
+        (5, "int; pass"),
     ],
 )
 @pytest.mark.parametrize("trainer", ["single", "together"])
