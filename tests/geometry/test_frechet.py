@@ -83,6 +83,14 @@ def test_integer_weights_repeat_points(case):
     case.assert_near(ball.frechet_mean(x, torch.tensor([3.0, 1.0, 2.0], dtype=case.dtype)), repeated)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+def test_weights_of_another_dtype_are_those_numbers(dtype):
+    ball = PoincareBall(1.0)
+    x = 0.4 * torch.randn(3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights = torch.tensor([1, 2, 4])
+    same(ball.frechet_mean(x, weights.to(dtype)), ball.frechet_mean(x, weights.double()), 1e-14)
+
+
 @some_cases
 def test_weights_count_up_to_a_factor(case):
     ball, x = case.ball, case.point(4)
