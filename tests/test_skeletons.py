@@ -7,20 +7,30 @@ import functools
 import importlib.util
 import inspect
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import SVI, Trace_ELBO
+from pyro.infer.mcmc.util import initialize_model
 
 import pyro_hyperbolic.distributions as hdist
-from pyro_hyperbolic import Lorentz, PoincareBall
+from pyro_hyperbolic import Lorentz, PoincareBall, Product, Sphere
+from pyro_hyperbolic.analysis import TangentPCA
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.nn import Exp0, ManifoldModule
+from pyro_hyperbolic.infer import AutoWrappedNormal
+from pyro_hyperbolic.models import HyperbolicVAE
+from pyro_hyperbolic.nn import Exp0, GyroplaneLinear, ManifoldModule
 from tests.distributions import test_contract
 from tests.distributions.cases import NormalCase
+from tests.geometry import test_spaces
+from tests.geometry.spaces import CURVED, SPACES, SpaceCase
+from tests.helpers import DTYPES
 
 SKELETONS = Path(__file__).parents[1] / "docs" / "skeletons"
 NAMES = sorted(path.stem for path in SKELETONS.glob("*.py"))
@@ -37,21 +47,32 @@ def load(name: str) -> ModuleType:
     return module
 
 
-def contract_tests() -> list[str]:
-    """Those that every law passes: they take a case and nothing else."""
-    found = {name: test for name, test in vars(test_contract).items() if name.startswith("test_")}
-    over_all = [
-        name
-        for name, test in found.items()
-        if over_distributions(test) and list(inspect.signature(test).parameters) == ["case"]
+def contract_tests(module: ModuleType, *tables: list) -> list[Callable[..., None]]:
+    """Those that every row of a table passes: they take a case, and a dtype at most."""
+    owners = [module, *(value() for name, value in vars(module).items() if name.startswith("Test"))]
+    found = [
+        getattr(owner, name)
+        for owner in owners
+        for name in dir(owner)
+        if name.startswith("test_") and over(getattr(owner, name), owner, tables)
     ]
-    assert len(over_all) > 5
-    return over_all
+    assert len(found) > 5
+    return found
 
 
-def over_distributions(test: object) -> bool:
-    marks = getattr(test, "pytestmark", [])
-    return any(mark.args[0] == "case" and mark.args[1] is test_contract.DISTRIBUTIONS for mark in marks)
+def over(test: Callable[..., None], owner: object, tables: Sequence[list]) -> bool:
+    marks = [*getattr(test, "pytestmark", []), *getattr(owner, "pytestmark", [])]
+    of_table = any(mark.args[0] == "case" and any(mark.args[1] is table for table in tables) for mark in marks)
+    return of_table and {*inspect.signature(test).parameters} <= {"case", "dtype"}
+
+
+def run_contract(test: Callable[..., None], case: object) -> None:
+    for dtype in DTYPES if "dtype" in inspect.signature(test).parameters else [None]:
+        test(case) if dtype is None else test(case, dtype)
+
+
+def by_name(test: object) -> str | None:
+    return getattr(test, "__name__", None)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -67,14 +88,34 @@ def test_doctests(name: str) -> None:
 
 def test_all_are_on_the_page() -> None:
     page = (SKELETONS.parent / "extending.rst").read_text()
-    assert NAMES == ["distribution", "layer", "model"]
+    assert NAMES == ["distribution", "layer", "manifold", "model"]
     assert all(f".. literalinclude:: skeletons/{name}.py" in page for name in NAMES)
 
 
-@pytest.mark.parametrize("test", contract_tests())
-@pytest.mark.parametrize("row", [("number", 2, 1.0, PoincareBall), ("isotropic", 1, 0.3, Lorentz)], ids=str)
-def test_law_passes_the_contract(test: str, row: tuple[str, int, float, type[Manifold]]) -> None:
-    getattr(test_contract, test)(NormalCase(load("distribution").WrappedLaplace, *row))
+LAPLACES = [("number", 2, 1.0, PoincareBall), ("isotropic", 1, 0.3, Lorentz)]
+
+
+@pytest.mark.parametrize("test", contract_tests(test_contract, test_contract.DISTRIBUTIONS), ids=by_name)
+@pytest.mark.parametrize("row", LAPLACES, ids=str)
+def test_law_passes_the_contract(test: Callable[..., None], row: tuple[str, int, float, type[Manifold]]) -> None:
+    run_contract(test, NormalCase(load("distribution").WrappedLaplace, *row))
+
+
+def test_law_with_a_batch_of_curvatures() -> None:
+    laplace = load("distribution").WrappedLaplace
+    c, z = torch.tensor([0.3, 1.0, 2.0]), torch.tensor([0.2, 0.3])
+    law = laplace(torch.zeros(2), 0.5, PoincareBall(c))
+    assert law.batch_shape == law.sample().shape[:-1] == (3,)
+    expected = [laplace(torch.zeros(2), 0.5, PoincareBall(k)).log_prob(z) for k in c.tolist()]
+    torch.testing.assert_close(law.log_prob(z), torch.stack(expected))
+    with pytest.raises(ValueError, match=r"WrappedLaplace: the batch shapes .* do not broadcast"):
+        laplace(torch.zeros(2, 2), 0.5, PoincareBall(c))
+
+
+@pytest.mark.parametrize("space", [Sphere(1.0), Product((PoincareBall(1.0), 1), (Sphere(1.0), 1))], ids=str)
+def test_law_refuses_what_its_density_does_not_hold_for(space: Manifold) -> None:
+    with pytest.raises(ValueError, match="WrappedLaplace: manifold must have no closed geodesics, got"):
+        load("distribution").WrappedLaplace(space.origin(2), 0.5, space)
 
 
 @pytest.mark.parametrize("manifold", CHARTS, ids=str)
@@ -90,6 +131,98 @@ def test_law_is_normalised(manifold: Manifold) -> None:
     assert radius.mean().item() == pytest.approx(3 * 0.5, rel=0.01)
     assert radius.var().item() == pytest.approx(3 * 0.5**2, rel=0.03)
     assert (radius <= law._outer_radii()[0]).double().mean().item() == pytest.approx(0.99865, abs=3e-4)
+
+
+def torus(c: Any) -> Manifold:
+    return load("manifold").FlatTorus(c)
+
+
+def circles(c: float, dim: int) -> Product:
+    """The torus as a product of circles."""
+    return Product(*[(Sphere(c), 1)] * dim)
+
+
+TORUS = [SpaceCase("FlatTorus", torus, dim, c, has_planes=False) for dim, c in ((2, 0.7), (3, 1.4))]
+
+
+@pytest.mark.parametrize("case", TORUS, ids=str)
+@pytest.mark.parametrize("test", contract_tests(test_spaces, SPACES, CURVED), ids=by_name)
+def test_manifold_passes_the_contract(test: Callable[..., None], case: SpaceCase) -> None:
+    run_contract(test, case)
+
+
+TORUS_NORMALS = [
+    NormalCase(hdist.WrappedNormal, "full", 2, 0.7, torus),
+    NormalCase(hdist.RiemannianNormal, "isotropic", 3, 0.7, torus),
+]
+
+
+@pytest.mark.parametrize("case", TORUS_NORMALS, ids=str)
+@pytest.mark.parametrize("test", contract_tests(test_contract, test_contract.DISTRIBUTIONS), ids=by_name)
+def test_normals_on_the_manifold_pass_the_contract(test: Callable[..., None], case: NormalCase) -> None:
+    run_contract(test, case)
+
+
+@pytest.mark.parametrize(("law", "kind"), [("Wrapped", "number"), ("Wrapped", "full"), ("Riemannian", "number")])
+def test_normals_on_the_torus_are_those_of_circles(law: str, kind: str) -> None:
+    c, dim = 0.7, 2
+    v = 3 * torch.randn(20, dim, dtype=torch.float64)
+    densities = []
+    for chart in (torus, lambda c: circles(c, dim)):
+        case = NormalCase(getattr(hdist, f"{law}Normal"), kind, dim, c, chart)
+        densities.append(case.make().log_prob(case.manifold.from_normal_coords(None, v)))
+    torch.testing.assert_close(*densities)
+    grid = torch.linspace(-torch.pi, torch.pi, 101, dtype=torch.float64)[:-1]
+    cells = torch.cartesian_prod(grid, grid)
+    mass = (
+        NormalCase(case.law, kind, dim, c, torus).make().lebesgue_log_prob(cells).exp().sum() * (grid[1] - grid[0]) ** 2
+    )
+    assert mass.item() == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("posterior", ["wrapped", "riemannian"])
+@pytest.mark.parametrize("decoder", ["mlp", "logmap"])
+def test_model_on_the_torus_trains(posterior: str, decoder: str) -> None:
+    manifold = ManifoldModule(torus(1.0), learnable=True)
+    assert str(manifold) == "ManifoldModule(FlatTorus, learnable=True)"
+    options: dict[str, Any] = {"hidden_dim": 8, "likelihood": "normal", "decoder": decoder}
+    vae = HyperbolicVAE(manifold, 2, 3, prior=posterior, posterior=posterior, **options)
+    data = torch.randn(40, 1) * torch.tensor([2.0, -1.0, 0.5])
+    svi = SVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 0.03}), Trace_ELBO())
+    losses = [svi.step(data) for _ in range(40)]
+    assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
+    assert manifold.c.item() != 1.0
+
+
+def test_inference_on_the_torus() -> None:
+    """What HMC samples from, and what an autoguide draws."""
+    space = torus(1.0)
+    target = hdist.WrappedNormal(torch.zeros(2), 1.5, space)
+
+    def model() -> None:
+        z = pyro.sample("z", target)
+        pyro.sample("x", dist.Normal(space.dist(z, torch.tensor([2.5, -0.5])), 0.7), obs=torch.tensor(0.4))
+
+    _, potential, transforms, _ = initialize_model(model)
+    v = torch.tensor([3.0, -1.0])
+    z = transforms["z"].inv(v)
+    torch.testing.assert_close(z, space.from_unconstrained(v))
+    likelihood = dist.Normal(space.dist(z, torch.tensor([2.5, -0.5])), 0.7).log_prob(torch.tensor(0.4))
+    expected = target.log_prob(z) + likelihood + space.log_det_unconstrained(v)
+    torch.testing.assert_close(potential({"z": v}), -expected)
+    svi = SVI(model, guide := AutoWrappedNormal(model), pyro.optim.Adam({"lr": 0.03}), Trace_ELBO())
+    assert svi.step() > 0
+    assert space.contains(guide()["z"])
+
+
+def test_what_the_torus_has_not() -> None:
+    space = torus(1.0)
+    with pytest.raises(ValueError, match="manifold must be of constant curvature, and no product, got FlatTorus"):
+        TangentPCA(1).fit(torch.randn(9, 2), space)
+    with pytest.raises(ValueError, match="decoder 'logmap' or 'mlp'"):
+        GyroplaneLinear(2, 3, space)(torch.zeros(2))
+    with pytest.raises(NotImplementedError, match="sum over windings"):
+        hdist.WrappedNormal(torch.zeros(2), 1.0, space).entropy()
 
 
 def test_layer_is_the_same_in_both_charts() -> None:

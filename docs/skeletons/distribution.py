@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.distributions import HypersphericalUniform
-from pyro_hyperbolic.distributions.base import ManifoldDistribution, as_param, check_point_args, expand_to
-from pyro_hyperbolic.distributions.constraints import on_manifold, positive_vector
+from pyro_hyperbolic.distributions import HypersphericalUniform, ManifoldDistribution
+from pyro_hyperbolic.distributions.base import as_param, broadcast_batch, check_point_args, expand_to
+from pyro_hyperbolic.distributions.constraints import on, positive_vector
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.ops.special import safe_norm
 
@@ -28,9 +28,9 @@ class WrappedLaplace(ManifoldDistribution):
 
     :param loc: the Fréchet mean :math:`\mu`, ``(..., d)``, a point of the manifold.
     :param scale: :math:`s > 0`, a number or ``(..., 1)``.
-    :param manifold: where the distribution lives.
+    :param manifold: where the distribution lives; a batch of curvatures makes a batch of distributions.
 
-    Shapes: batch shape as the arguments broadcast, event shape ``(d,)``.
+    Shapes: batch shape as the arguments and the manifold's ``c`` broadcast, event shape ``(d,)``.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> q = WrappedLaplace(torch.zeros(3, 2), 0.5, PoincareBall(1.0))
@@ -56,14 +56,21 @@ class WrappedLaplace(ManifoldDistribution):
                 f"WrappedLaplace: scale must be a number or (..., 1), got {tuple(value.shape)}; for one scale per batch"
                 " element use scale.unsqueeze(-1)."
             )
-        batch_shape = torch.broadcast_shapes(loc.shape[:-1], value.shape[:-1])
+        if manifold.geodesics_close:
+            raise ValueError(
+                f"WrappedLaplace: manifold must have no closed geodesics, got {manifold!r}: the density would be a sum"
+                " over all preimages of a point; use WrappedNormal."
+            )
+        batch_shape = broadcast_batch(
+            "WrappedLaplace", loc=loc.shape[:-1], scale=value.shape[:-1], c=manifold.batch_shape
+        )
         self.scale = expand_to(value, batch_shape + (1,))
         self._set_loc(expand_to(loc, batch_shape + loc.shape[-1:]), manifold)
         super().__init__(batch_shape, loc.shape[-1:], validate_args=validate_args)
 
     @property
     def arg_constraints(self) -> dict[str, Any]:
-        return {"loc": on_manifold(self.manifold), "scale": positive_vector}
+        return {"loc": on(self.manifold), "scale": positive_vector}
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> WrappedLaplace:
         new = self._get_checked_instance(WrappedLaplace, _instance)
@@ -73,6 +80,10 @@ class WrappedLaplace(ManifoldDistribution):
         super(WrappedLaplace, new).__init__(batch_shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
+
+    @property
+    def _spread(self) -> str:
+        return "scale, the mean distance to loc divided by the dimension"
 
     def _rsample_coords(self, sample_shape: torch.Size) -> Tensor:
         shape = sample_shape + self.batch_shape
@@ -85,9 +96,9 @@ class WrappedLaplace(ManifoldDistribution):
         log_constant = HypersphericalUniform(self.dim).log_area + math.lgamma(self.dim)
         log_scale = self.scale.log().squeeze(-1)
         in_tangent_space = -(safe_norm(v) / self.scale).squeeze(-1) - self.dim * log_scale - log_constant
-        return in_tangent_space - self._transform.log_abs_det_jacobian(v, v)
+        return in_tangent_space - self.manifold.log_det_exp(v)
 
     def _outer_radii(self) -> list[Tensor]:
         # The Wilson-Hilferty quantile of a Gamma variable at the normal score 3, which is 99.9%.
         d = self.dim
-        return [self.scale.squeeze(-1) * d * (1 - 1 / (9 * d) + 1 / math.sqrt(d)) ** 3]
+        return [self.scale.squeeze(-1) * d * (1 - 1 / (9 * d) + 1 / math.sqrt(d)) ** 3] * len(self._leaves)

@@ -158,21 +158,26 @@ class RiemannianNormal(ManifoldDistribution):
         return [radius._outer(MASS_SCORE) for radius in self._radii]
 
 
-@functools.singledispatch
 def radius_on(manifold: Manifold, dim: int, scale: Tensor) -> HyperbolicRadius | SphericalRadius | SignedRadius:
     r"""The distribution of the distance to the mean, :math:`\rho(r) \propto e^{-r^2/2\sigma^2}` times the area at r.
 
-    Here in one dimension, where every space is a line or a circle. Other spaces register their own by their class, as
-    those of constant curvature do.
-
-    :param manifold: a space that is not a product, or the part of one.
+    :param manifold: a space of constant curvature, or a part of dimension 1 of any space: a line or a circle.
     :param dim: its dimension.
     :param scale: :math:`\sigma`, ``(...)``.
     """
+    if isinstance(manifold, ConstantCurvature):
+        c = manifold.valid_c
+        # A curvature in another dtype must not decide that of the samples.
+        c = c.to(scale) if isinstance(c, Tensor) else c
+        if manifold.sign == 0:
+            return SignedRadius(dim, scale, torch.as_tensor(c))
+        if manifold.sign < 0:
+            return SphericalRadius(dim, scale, c if isinstance(c, Tensor) else abs(c), validate_args=False)
+        return HyperbolicRadius(dim, scale, c, validate_args=False)
     if dim > 1:
         raise ValueError(
-            f"RiemannianNormal: manifold must be of constant curvature, got {manifold!r}; use WrappedNormal, or"
-            " register its radius with distributions.riemannian_normal.radius_on."
+            f"RiemannianNormal: manifold must be of constant curvature, or a product of such spaces, got {manifold!r};"
+            " use WrappedNormal."
         )
     period = manifold.period(scale.unsqueeze(-1))
     if period is None:
@@ -181,15 +186,3 @@ def radius_on(manifold: Manifold, dim: int, scale: Tensor) -> HyperbolicRadius |
         period = (period.squeeze(-1) if period.dim() > 0 else period).to(scale)
     root = 2 * math.pi / period
     return SphericalRadius(1, scale, root * root, validate_args=False)
-
-
-@radius_on.register
-def _(manifold: ConstantCurvature, dim: int, scale: Tensor) -> HyperbolicRadius | SphericalRadius | SignedRadius:
-    c = manifold.valid_c
-    # A curvature in another dtype must not decide that of the samples.
-    c = c.to(scale) if isinstance(c, Tensor) else c
-    if manifold.sign == 0:
-        return SignedRadius(dim, scale, torch.as_tensor(c))
-    if manifold.sign < 0:
-        return SphericalRadius(dim, scale, c if isinstance(c, Tensor) else abs(c), validate_args=False)
-    return HyperbolicRadius(dim, scale, c, validate_args=False)

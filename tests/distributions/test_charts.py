@@ -1,10 +1,16 @@
-"""One space, two charts: a law on the ball and on the hyperboloid is the same law."""
+"""One space, two charts: a law on the ball and on the hyperboloid is the same law; so it is on a class of one's own."""
 
+import pyro
 import pytest
 import torch
+from pyro.infer import SVI, Trace_ELBO
+from torch.distributions import biject_to, kl_divergence, transform_to
 
-from pyro_hyperbolic import PoincareBall
+import pyro_hyperbolic.distributions as hdist
+from pyro_hyperbolic import Euclidean, PoincareBall, Product, Sphere, Stereographic
 from pyro_hyperbolic.geometry import Lorentz
+from pyro_hyperbolic.models import HyperbolicVAE
+from pyro_hyperbolic.nn import ManifoldModule
 from tests.distributions.cases import ON_THE_BALL, NormalCase
 from tests.helpers import DTYPES, LOG_PROB, same
 
@@ -53,3 +59,44 @@ def test_supports_differ():
     assert PoincareBall(1.0) != Lorentz(1.0)
     ball, hyperboloid = _both(ON_THE_BALL[0])
     assert ball.support != hyperboloid.support
+
+
+PARENTS = [
+    PoincareBall(0.7),
+    Lorentz(0.7),
+    Sphere(0.7),
+    Stereographic(0.7),
+    Euclidean(),
+    Product((PoincareBall(0.7), 1), (Sphere(0.7), 1)),
+]
+
+
+def derived(parent):
+    """The same space as an object of a class that a user derives."""
+    child = parent.with_curvatures(parent.curvatures) if parent.curvatures else Euclidean()
+    child.__class__ = type("Own", (type(parent),), {})
+    return child
+
+
+@pytest.mark.parametrize("parent", PARENTS, ids=str)
+@pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
+def test_a_derived_manifold_is_one(law, parent):
+    child = derived(parent)
+    loc, v = parent.from_normal_coords(None, torch.tensor([0.3, 0.5])), torch.tensor([0.2, -0.4])
+    ours, theirs = law(loc, 0.6, child), law(loc, 0.6, parent)
+    assert ours.support == hdist.constraints.on(child)
+    for registry in (biject_to, transform_to):
+        torch.testing.assert_close(registry(ours.support)(v), registry(theirs.support)(v))
+    z = parent.from_normal_coords(None, v)
+    torch.testing.assert_close(ours.log_prob(z), theirs.log_prob(z))
+    other = [law(loc, 0.9, space) for space in (child, parent)]
+    if law is hdist.RiemannianNormal or not parent.geodesics_close:
+        torch.testing.assert_close(kl_divergence(ours, other[0]), kl_divergence(theirs, other[1]))
+
+
+@pytest.mark.parametrize("parent", PARENTS, ids=str)
+def test_a_model_on_a_derived_manifold(parent):
+    vae = HyperbolicVAE(ManifoldModule(derived(parent), learnable=True), 2, 4, hidden_dim=5, likelihood="normal")
+    svi = SVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    assert svi.step(torch.randn(6, 4)) > 0
+    assert type(vae.manifold).__name__ == "Own"

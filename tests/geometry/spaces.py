@@ -22,6 +22,7 @@ class SpaceCase:
     dim: int
     c: float = 1.0
     has_curvature: bool = True
+    has_planes: bool = True
 
     def __str__(self) -> str:
         return f"{self.name}-d{self.dim}-c{self.c:g}"
@@ -37,6 +38,21 @@ class SpaceCase:
 
     def points(self, *shape: int, size: float = 0.6, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
         return self.space.from_normal_coords(None, self.coords(*shape, size=size, dtype=dtype, seed=seed))
+
+
+class OwnBall(PoincareBall):
+    """As a user may derive it, with a constructor of its own."""
+
+    def __init__(self, c: Any = 1.0, *, name: str = "own") -> None:
+        super().__init__(c)
+        self.name = name
+
+
+class OwnProduct(Product):
+    """Likewise."""
+
+    def __init__(self, c: Any) -> None:
+        super().__init__((OwnBall(c), 2), (Sphere(c), 1))
 
 
 def _mixed(c: Any) -> Product:
@@ -59,5 +75,6 @@ SPACES = [
     SpaceCase("Stereographic", Stereographic, 2, 0.0),
     SpaceCase("Product", _mixed, 5),
     SpaceCase("nested Product", _nested, 7),
+    SpaceCase("OwnProduct", OwnProduct, 3),
 ]
 CURVED = [case for case in SPACES if case.has_curvature]

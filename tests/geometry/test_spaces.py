@@ -104,6 +104,12 @@ class TestTangentVectors:
     def test_plane(self, case):
         space, x, p = case.space, case.points(6), case.points(seed=1)
         a = space.frame(p, case.coords(seed=2))
+        if not case.has_planes:
+            with pytest.raises(
+                ValueError, match="has no distances to geodesic hyperplanes; use its normal coordinates"
+            ):
+                space.dist2plane(x, p, a)
+            return
         distance = space.dist2plane(x, p, a)
         same(space.dist2plane(x, p, a, signed=False), distance.abs(), EXACT)
         same(space.dist2plane(x, p, -3 * a), -distance, EXACT)
@@ -126,7 +132,7 @@ class TestVolume:
             columns = torch.stack([space.coframe(y, column) for column in jacobian.mT], -1)
             same(space.log_det_exp(v), torch.linalg.slogdet(columns).logabsdet, 1e-9)
 
-    def test_flat_coordinates(self, case):
+    def test_unconstrained_coordinates(self, case):
         space = case.space
         for v in case.coords(4, seed=1, size=1.5):
             x = space.from_unconstrained(v)
@@ -208,7 +214,7 @@ OPS = {
     "transp": lambda M, x, y, v: M.transp(x, y, M.frame(x, v)),
     "dist2plane": lambda M, x, y, v: M.dist2plane(x, y, M.frame(y, v)),
     "log_det_exp": lambda M, x, y, v: M.log_det_exp(v),
-    "flat": lambda M, x, y, v: M.from_unconstrained(v),
+    "from_unconstrained": lambda M, x, y, v: M.from_unconstrained(v),
     "log_det_unconstrained": lambda M, x, y, v: M.log_det_unconstrained(M.to_unconstrained(x)),
     "variation": lambda M, x, y, v: M.base_point_variation(v, M.to_normal_coords(None, x), v.flip(-1)),
     "contains": lambda M, x, y, v: M.contains(x).double(),
@@ -220,7 +226,7 @@ LOOPS = [
     (case, name, *[((3,), ()), ((2, 1), (3,))][(i + j) % 2])
     for i, case in enumerate(CURVED)
     for j, name in enumerate(OPS)
-    if case.of not in (PoincareBall, Lorentz) or name in ("log_det_exp", "flat", "log_det_unconstrained")
+    if case.of not in (PoincareBall, Lorentz) or name in ("log_det_exp", "from_unconstrained", "log_det_unconstrained")
 ]
 
 
@@ -261,7 +267,12 @@ def test_object(case):
     assert space.origin(case.dim, torch.float32).dtype == torch.float32
     assert (space.dist0(space.origin(case.dim)) == 0).all()
     assert sum(dim for _, dim in space.leaves(case.dim)) == case.dim
+    assert sum(space.parts(case.dim)) == case.dim
+    assert type(space.with_curvatures(space.curvatures)) is type(space)
     assert space.with_curvatures(space.curvatures) == space
+    assert len(space.signed_curvatures) == len(space.curvatures)
+    assert space.features(case.points(4)).shape == (4, space.num_features(case.dim))
+    assert space.assume_valid() == space
 
 
 SIZES = r"\d coordinates|number of coordinates, got \d and \d"
@@ -283,8 +294,7 @@ def test_points_of_another_dimension(case, other):
         lambda: space.inner(x, x, y),
         lambda: space.transp(x, x, y),
         lambda: space.geodesic(0.5, x, y),
-        lambda: space.dist2plane(x, y, y),
-        lambda: space.dist2plane0(x, x, w),
+        *([lambda: space.dist2plane(x, y, y), lambda: space.dist2plane0(x, x, w)] if case.has_planes else []),
         lambda: space.from_normal_coords(x, w),
         lambda: space.frame(x, w),
         lambda: space.recentre(v, w),
@@ -416,6 +426,19 @@ class TestProduct:
         with pytest.raises(ValueError, match=r"\[\(2,\), \(3,\)\].*do not broadcast"):
             Product((PoincareBall(torch.ones(2)), 2), (Sphere(torch.ones(3)), 2))
 
+    def test_period_is_that_of_a_leaf(self):
+        """A product with a sphere does not pass for an open space, and has no sign of its own."""
+        space = Product((PoincareBall(1.0), 2), Product((Sphere(4.0), 2)))
+        assert space.geodesics_close
+        with pytest.raises(ValueError, match=r"has no one period; ask each of its leaves\(dim\)"):
+            space.period(torch.zeros(1))
+        assert [leaf.period(torch.zeros(1)) for leaf, _ in space.leaves(4)] == [None, math.pi]
+        assert not hasattr(space, "sign")
+        assert not hasattr(space, "opposite")
+        flat = Product((PoincareBall(1.0), 2), (Euclidean(), 2))
+        assert not flat.geodesics_close
+        assert flat.period(torch.zeros(1)) is None
+
     def test_factors(self):
         ball, sphere = PoincareBall(2.0), Sphere(0.5)
         space = Product((ball, 2), Product((sphere, 1), (Euclidean(), 3)))
@@ -431,3 +454,14 @@ class TestProduct:
         same(x, ball.from_normal_coords(None, v[:2]), EXACT)
         same(y, sphere.from_normal_coords(None, v[2:3]), EXACT)
         same(z, v[3:], EXACT)
+
+
+def test_closed_space_without_a_bijection():
+    """The exponential map is no bijection there, so it must not pass for one."""
+
+    class Closed(Euclidean):
+        geodesics_close = True
+
+    for call in (Closed().from_unconstrained, Closed().to_unconstrained, Closed().log_det_unconstrained):
+        with pytest.raises(NotImplementedError, match="its class has to give from_unconstrained"):
+            call(torch.zeros(2))

@@ -165,7 +165,7 @@ def test_a_learned_sphere_may_grow_flat():
             (slope,) = torch.autograd.grad(log_prob, module.raw)
             assert slope.abs() < 1e-4
     nn.init.constant_(module.raw, -120.0)
-    with pytest.raises(ValueError, match=r"sphere\(c=0\)"):
+    with pytest.raises(ValueError, match=r"on\(Sphere\(c=0.0\)\)"):
         WrappedNormal(module().origin(2), 0.5, module())
 
 
