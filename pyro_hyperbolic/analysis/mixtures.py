@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 
 from pyro_hyperbolic.analysis.clusters import batches, check_distinct, lloyd, weighted_means
 from pyro_hyperbolic.analysis.inputs import checked_points
-from pyro_hyperbolic.distributions import RiemannianNormal
+from pyro_hyperbolic.distributions import ManifoldMixture, RiemannianNormal
 from pyro_hyperbolic.geometry import Manifold, frechet_mean
 from pyro_hyperbolic.ops.checks import checked_integer
 from pyro_hyperbolic.ops.tolerances import eps
@@ -53,9 +53,9 @@ class RiemannianMixture:
         return RiemannianNormal(self.loc, self.scale, self.manifold)
 
     @property
-    def distribution(self) -> dist.MixtureSameFamily:
+    def distribution(self) -> ManifoldMixture:
         """The mixture as a Pyro distribution, for a prior or a likelihood."""
-        return dist.MixtureSameFamily(dist.Categorical(self.weights), self.components)
+        return ManifoldMixture(dist.Categorical(self.weights), self.components)
 
     def responsibilities(self, points: Tensor) -> Tensor:
         """Probabilities of the components given points ``(..., D)``, as ``(..., k)``."""

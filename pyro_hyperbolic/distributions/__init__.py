@@ -4,6 +4,7 @@ from pyro_hyperbolic.distributions import constraints, kl
 from pyro_hyperbolic.distributions.base import ManifoldDistribution
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
+from pyro_hyperbolic.distributions.mixture import ManifoldMixture
 from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
 from pyro_hyperbolic.distributions.spherical import PowerSpherical, VonMisesFisher
 from pyro_hyperbolic.distributions.spherical_radius import SphericalRadius
@@ -15,6 +16,7 @@ __all__ = [
     "HyperbolicRadius",
     "HypersphericalUniform",
     "ManifoldDistribution",
+    "ManifoldMixture",
     "ManifoldTransform",
     "PowerSpherical",
     "RiemannianNormal",

@@ -15,6 +15,7 @@ from torch.distributions import constraints
 from pyro_hyperbolic.accelerate.programs.isolation import isolated
 from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
 from pyro_hyperbolic.distributions.constraints import OnManifold, on
+from pyro_hyperbolic.distributions.mixture import mixture_support
 from pyro_hyperbolic.distributions.provenance import complaint_of_mark
 from pyro_hyperbolic.ops.checks import inspectable
 
@@ -144,7 +145,9 @@ def manifold_of(distribution: Any) -> OnManifold | None:
 
 
 def single_value(constraint: Any) -> Any:
-    """The constraint inside ``to_event``."""
+    """The constraint inside ``to_event``, and that of the points of a mixture."""
+    if isinstance(constraint, constraints.MixtureSameFamilyConstraint):
+        constraint = mixture_support(constraint)
     while isinstance(constraint, constraints.independent):
         constraint = constraint.base_constraint
     return constraint

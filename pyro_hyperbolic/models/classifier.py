@@ -45,8 +45,9 @@ class EmbeddingClassifier(NamedModel):
     def model(self, z: Tensor, labels: Tensor) -> None:
         """Classes ``"y"`` given embeddings ``z`` ``(N, D)``, in the plate ``"data"``."""
         self._register()
+        # Not self(z), by which a PyroModule registers its layers once more, under names that all classifiers share.
         with pyro.plate("data", len(z)):
-            pyro.sample("y", dist.Categorical(logits=self(z)), obs=labels)
+            pyro.sample("y", dist.Categorical(logits=self.forward(z)), obs=labels)
 
     def guide(self, z: Tensor, labels: Tensor) -> None:
         """Nothing is latent."""
@@ -75,7 +76,7 @@ class EmbeddingClassifier(NamedModel):
         for _ in range(num_epochs):
             total = torch.zeros((), device=z.device)
             for index in torch.randperm(len(z), generator=generator).to(z.device).split(batch_size):
-                loss = F.cross_entropy(self(z[index]), labels[index])
+                loss = F.cross_entropy(self.forward(z[index]), labels[index])
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
@@ -86,5 +87,5 @@ class EmbeddingClassifier(NamedModel):
     @torch.no_grad()
     def confusion(self, z: Tensor, labels: Tensor) -> Tensor:
         """Counts ``(true class, predicted class)``."""
-        codes = labels * self.num_classes + self(z).argmax(-1)
+        codes = labels * self.num_classes + self.forward(z).argmax(-1)
         return torch.bincount(codes, minlength=self.num_classes**2).reshape(self.num_classes, self.num_classes)

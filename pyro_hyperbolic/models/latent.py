@@ -214,7 +214,8 @@ def within_reach(
 
     A ball in float32 ends at distance :math:`15.2/\sqrt c`, and an encoder does not know that. If the distance of the
     location and the radius of the mass around it add up to less than 96% of the reach of the dtype, and the radius
-    alone to less than 70%, nothing changes. Beyond, first the scale and then the distance :math:`r` follow
+    alone to less than 70%, nothing changes (on hyperboloids, half of these). Beyond, first the scale and then the
+    distance :math:`r` follow
 
     .. math:: r \mapsto a + \frac{w u}{\sqrt{1 + u^2}}, \qquad u = \frac{r - a}{w}
 
@@ -225,42 +226,54 @@ def within_reach(
     :param manifold: the space.
     :param distribution: the posterior, of those in ``DISTRIBUTIONS``.
     """
-    dim, dtype = loc.shape[-1], loc.dtype
+    dim = loc.shape[-1]
     leaves = manifold.leaves(dim)
-    limits = [leaf.reach(dtype) for leaf, _ in leaves]
-    far = math.sqrt(torch.finfo(dtype).max)
-    if all(isinstance(limit, float) and limit > far for limit in limits):
+    if all(isinstance(limit := leaf.reach(loc.dtype), float) and limit > _far(loc) for leaf, _ in leaves):
         return loc, scale
-    reaches = [torch.as_tensor(limit, device=loc.device).to(dtype).clamp(max=far).unsqueeze(-1) for limit in limits]
-    widest = torch.broadcast_tensors(
-        *[_widest_scale(leaf, n, r, distribution, scale) for (leaf, n), r in zip(leaves, reaches, strict=True)]
-    )
-    each = torch.cat([w.expand(w.shape[:-1] + (n,)) for w, (_, n) in zip(widest, leaves, strict=True)], -1)
+    roots = [_root(leaf, scale) for leaf, _ in leaves]
+    reaches = [_reach(leaf, root) for (leaf, _), root in zip(leaves, roots, strict=True)]
+    # The outer radius of a wrapped normal is at most (sqrt(d) + 3) s, and that of a Riemannian one
+    # (d - 1) sqrt(c) s^2 + (sqrt(d - 1) + 3) s.
+    widest = []
+    for (_, n), root, reach in zip(leaves, roots, reaches, strict=True):
+        n, square = (n, 0.0) if distribution is WrappedNormal else (n - 1, (n - 1) * root)
+        linear = math.sqrt(n) + MASS_SCORE
+        widest.append(2 * _WIDEST * reach / (linear + (linear**2 + 4 * square * _WIDEST * reach).sqrt()))
+    batch = torch.broadcast_shapes(loc.shape[:-1], *[reach.shape[:-1] for reach in reaches])
+    each = torch.cat([w.expand(batch + (n,)) for w, (_, n) in zip(widest, leaves, strict=True)], -1)
     most = each if scale.shape[-1] == dim else each.amin(-1, keepdim=True)
     scale = scale * _share(scale, _KEPT_SCALE * most, most)
-    origin = manifold.origin(dim, dtype, loc.device)
+    origin = manifold.origin(dim, loc.dtype, loc.device)
     radii = distribution(origin, scale, manifold, validate_args=False)._outer_radii()
     places = []
-    for place, reach, radius in zip(loc.split([n for _, n in leaves], -1), reaches, radii, strict=True):
+    split = loc.expand(batch + (dim,)).split([n for _, n in leaves], -1)
+    for place, reach, radius in zip(split, reaches, radii, strict=True):
         inner = torch.maximum(radius.unsqueeze(-1), _MARGIN * reach)
         places.append(place * _share(2 * safe_norm(place), _KEPT * reach - inner, _MOST * reach - inner))
     return torch.cat(places, -1), scale
 
 
-def _widest_scale(leaf: Manifold, dim: int, reach: Tensor, distribution: Callable[..., Any], like: Tensor) -> Tensor:
-    r"""The scale whose outer radius is at most a share of the reach.
-
-    Of a wrapped normal it is :math:`(\sqrt d + 3)\sigma`, and of a Riemannian one below
-    :math:`(d - 1)\sqrt c\,\sigma^2 + (\sqrt{d - 1} + 3)\sigma`.
-    """
-    radius = _WIDEST * reach
-    if distribution is WrappedNormal:
-        return radius / (math.sqrt(dim) + MASS_SCORE)
-    assert isinstance(leaf, ConstantCurvature)  # for the type checker: no other space has a Riemannian normal
+def _root(leaf: Manifold, like: Tensor) -> Tensor:
+    r""":math:`\sqrt c` of a leaf of curvature :math:`-c < 0`, ``(..., 1)``; 0 of any other."""
+    if not isinstance(leaf, ConstantCurvature):
+        return torch.zeros_like(like[..., :1])
     c = torch.zeros_like(like[..., :1]) + leaf.opposite(like)
-    square = (dim - 1) * torch.where(c > 0, torch.where(c > 0, c, 1.0).sqrt(), 0.0)
-    linear = math.sqrt(dim - 1) + MASS_SCORE
-    return 2 * radius / (linear + (linear**2 + 4 * square * radius).sqrt())
+    return torch.where(c > 0, torch.where(c > 0, c, 1.0).sqrt(), 0.0)
+
+
+def _reach(leaf: Manifold, root: Tensor) -> Tensor:
+    """The reach of a leaf, ``(..., 1)``; half of it on a hyperboloid, where products of coordinates must not overflow.
+
+    Half also leaves room for the rare draw from beyond the mass, which is no point of a hyperboloid if it overflows.
+    """
+    reach = torch.as_tensor(leaf.reach(root.dtype), device=root.device).to(root.dtype).unsqueeze(-1)
+    half = math.log(torch.finfo(root.dtype).max) / 2
+    return torch.minimum(reach, half / torch.where(root > 0, root, half / _far(root)))
+
+
+def _far(like: Tensor) -> float:
+    """A distance that is as good as infinite, but whose square is not."""
+    return math.sqrt(torch.finfo(like.dtype).max)
 
 
 def _share(x: Tensor, kept: Tensor, most: Tensor) -> Tensor:

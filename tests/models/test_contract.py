@@ -238,19 +238,24 @@ def test_state_dict_reproduces_the_loss(case, tmp_path):
 
 @some_models
 def test_a_second_model_in_the_same_process_trains_too(case):
-    # No pyro.clear_param_store() in between: both have the same names in Pyro's store.
+    # No pyro.clear_param_store() in between.
     nets = [case.build(seed) for seed in (0, 1)]
     before = [evaluate(case, net) for net in nets]
     states = [copy.deepcopy(net.state_dict()) for net in nets]
-    optimiser = Adam({"lr": 0.05})
-    svis = [SVI(net.model, net.guide, optimiser, Trace_ELBO()) for net in nets]
+    optimisers = [Adam({"lr": 0.05}) for _ in nets]
+    svis = [SVI(net.model, net.guide, opt, Trace_ELBO()) for net, opt in zip(nets, optimisers, strict=True)]
     for _ in range(15):
         for svi in svis:
             svi.step(*case.args, **case.kwargs)
     assert all(evaluate(case, net) < start - 0.5 for net, start in zip(nets, before, strict=True))
-    for net, state in zip(nets, states, strict=True):
+    store = pyro.get_param_store()
+    for net, state, optimiser in zip(nets, states, optimisers, strict=True):
         for name, parameter in net.named_parameters():
             assert not torch.equal(parameter, state[name]), name
+        # Each optimiser can say whose state it holds.
+        held = optimiser.get_state()
+        assert len(held) == len(state) - len(list(net.buffers()))
+        assert {store.param_name(parameter) for parameter in net.parameters()} == held.keys()
 
 
 @some_models
