@@ -9,12 +9,14 @@ from typing import Any
 import pyro
 import pyro.poutine as poutine
 import torch
+from pyro.infer.util import is_validation_enabled
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic.infer.programs.arguments import length, narrowed, split_tensors
 from pyro_hyperbolic.infer.programs.compiled import compile_function
+from pyro_hyperbolic.infer.programs.match import check_observations
 from pyro_hyperbolic.ops.checks import checked_integer
 
 _PARTICLES = "_importance_samples"
@@ -66,6 +68,9 @@ def log_marginal_likelihood(
     """
     check_arguments(args)
     inputs, rebuild = split_tensors(args, kwargs)
+    if is_validation_enabled():
+        first_args, first_kwargs = narrowed(args, kwargs, 0, 1)
+        check_observations(model, guide, *first_args, **first_kwargs)
 
     def weights(batch: list[Tensor], count: int) -> Tensor:
         own_args, own_kwargs = rebuild(batch)

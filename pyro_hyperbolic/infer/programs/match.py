@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pyro.distributions as dist
@@ -16,8 +16,9 @@ from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.base import ManifoldNormal, base_distribution
 from pyro_hyperbolic.distributions.constraints import OnManifold, on_manifold
-from pyro_hyperbolic.distributions.provenance import complaint_of_mark
+from pyro_hyperbolic.distributions.provenance import complaint_of_mark, complaint_of_observed
 from pyro_hyperbolic.infer.programs.aside import aside
+from pyro_hyperbolic.infer.programs.sources import Latents, Sources
 from pyro_hyperbolic.ops.checks import inspectable
 
 
@@ -30,7 +31,8 @@ def check_model_guide(model: Callable[..., Any], guide: Callable[..., Any], *arg
     :class:`FastSVI` and :class:`EnsembleSVI` check this in every validated evaluation; call it once before training
     with ``pyro.infer.SVI`` and a loss of Pyro.
 
-    A latent that is missing in the guide is an error too, unless it is to be enumerated. For a point of a
+    So is an observed point of the model whose curvature is drawn, which needs :func:`with_drawn_curvature`. A latent
+    that is missing in the guide is an error too, unless it is to be enumerated. For a point of a
     manifold the guide may use any distribution on that manifold, or ``Delta`` (as Pyro's autoguides do).
 
     :param model: the model.
@@ -49,13 +51,42 @@ def check_model_guide(model: Callable[..., Any], guide: Callable[..., Any], *arg
     ...
     ValueError: site 'z' is a point of poincare_ball(c=1) in the model, but the guide draws it from Normal, ...
     """
-    with aside(), poutine.block(), SameSpaces():
-        guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
-        model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+    with aside(), poutine.block(), SameSpaces(), _fixed_observations():
+        guide_trace, model_trace = _run(model, guide, args, kwargs)
     for name, site in list(model_trace.nodes.items()):
         if site["type"] == "sample" and site["infer"].get("enumerate") == "parallel":
             model_trace.remove_node(name)
     check_sites(model_trace, guide_trace)
+
+
+def check_observations(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Run both programs once, and raise a ``ValueError`` where the curvature of an observed point is drawn."""
+    with aside(), poutine.block(), _fixed_observations():
+        _run(model, guide, args, kwargs)
+
+
+def _run(model: Callable[..., Any], guide: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+    return guide_trace, poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+
+
+@contextmanager
+def _fixed_observations() -> Iterator[None]:
+    """Around programs: latents are followed through all operations of torch, which needs no derivatives."""
+    with Sources() as sources, _Observations(sources):
+        yield
+
+
+class _Observations(Latents):
+    """Refuses observed points whose curvature comes from a latent."""
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        super()._pyro_post_sample(msg)
+        distribution = base_distribution(msg["fn"])
+        if msg["is_observed"] and isinstance(distribution, ManifoldNormal):
+            manifold = distribution.manifold
+            if any(isinstance(c, Tensor) and self.sources.of(c) for c in manifold.curvatures):
+                raise ValueError(f"site {msg['name']!r}: {complaint_of_observed(manifold)}")
 
 
 class SameSpaces(Messenger):
