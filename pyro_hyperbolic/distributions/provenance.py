@@ -57,7 +57,7 @@ _OBSERVED = (
 )
 _STILL = (
     "does not move with the curvature of {here}, which is differentiated: an algorithm or a guide keeps an old"
-    f" curvature or a draw without derivatives. {_WRAP}; where it is learned use infer.AutoWrappedNormal(model),"
+    f" curvature, or draws without derivatives. {_WRAP}; where it is learned use infer.AutoWrappedNormal(model),"
     " infer.ManifoldReparam() for this site, or a guide that draws the point on this manifold, without detach()"
 )
 
@@ -138,12 +138,17 @@ def complaint(point: Tensor, manifold: Manifold, run: Run, own: Callable[[Any], 
     moving = [c for c in manifold.curvatures if isinstance(c, Tensor) and c.requires_grad]
     if moving and torch.is_grad_enabled():
         if not point.requires_grad:
-            return _say(_STILL if marked else _OBSERVED, here=repr(manifold))
+            return _say(_STILL, here=repr(manifold)) if marked else complaint_of_observed(manifold)
         if not all(_moves_with(point, c) for c in moving):
             return _say(_STILL, here=repr(manifold))
     elif not marked and run.observes(own):
-        return _say(_OBSERVED, here=repr(manifold))
+        return complaint_of_observed(manifold)
     return None
+
+
+def complaint_of_observed(manifold: Manifold) -> str:
+    """What to say of a given point whose curvature is known to move."""
+    return _say(_OBSERVED, here=repr(manifold))
 
 
 def _say(text: str, **names: str) -> str:

@@ -19,10 +19,10 @@ from pyro_hyperbolic.accelerate import (
 )
 from pyro_hyperbolic.infer.autoguide import AutoWrappedNormal
 from pyro_hyperbolic.infer.dreg import DReG_ELBO
-from pyro_hyperbolic.infer.match import SameSpaces, check_model_guide, check_sites
+from pyro_hyperbolic.infer.match import check_model_guide, check_sites, checked_points
 from pyro_hyperbolic.infer.reparam import DrawnCurvature, ManifoldReparam, NoiseReparam, with_drawn_curvature
 
-register_check(SameSpaces, check_sites)
+register_check(checked_points, check_sites)
 register_loss(DReG_ELBO, separable=False)
 
 __all__ = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyro.distributions as dist
@@ -13,10 +14,11 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_hyperbolic.accelerate.programs.isolation import isolated
+from pyro_hyperbolic.accelerate.programs.sources import Latents, Sources
 from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
 from pyro_hyperbolic.distributions.constraints import OnManifold, on
 from pyro_hyperbolic.distributions.mixture import mixture_support
-from pyro_hyperbolic.distributions.provenance import complaint_of_mark
+from pyro_hyperbolic.distributions.provenance import complaint_of_mark, complaint_of_observed
 from pyro_hyperbolic.ops.checks import inspectable
 
 
@@ -29,7 +31,8 @@ def check_model_guide(model: Callable[..., Any], guide: Callable[..., Any], *arg
     :class:`FastSVI` and :class:`EnsembleSVI` check this in every validated evaluation; call it once before training
     with ``pyro.infer.SVI`` and a loss of Pyro.
 
-    A latent that is missing in the guide is an error too, unless it is to be enumerated. For a point of a
+    So is an observed point of the model whose curvature is drawn, which needs :func:`with_drawn_curvature`. A latent
+    that is missing in the guide is an error too, unless it is to be enumerated. For a point of a
     manifold the guide may use any distribution on that manifold, or ``Delta`` (as Pyro's autoguides do).
 
     :param model: the model.
@@ -48,13 +51,35 @@ def check_model_guide(model: Callable[..., Any], guide: Callable[..., Any], *arg
     ...
     ValueError: site 'z' is a point of PoincareBall(c=1.0) in the model, but the guide draws it from Normal, ...
     """
-    with isolated(), poutine.block(), SameSpaces():
+    with isolated(), poutine.block(), checked_points():
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
         model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
     for name, site in list(model_trace.nodes.items()):
         if site["type"] == "sample" and site["infer"].get("enumerate") == "parallel":
             model_trace.remove_node(name)
     check_sites(model_trace, guide_trace)
+
+
+@contextmanager
+def checked_points() -> Iterator[None]:
+    """Around a guide and the model that is run on its draws: what can be told of their points as they run.
+
+    Latents are followed through all operations of torch, which needs no derivatives.
+    """
+    with SameSpaces(), Sources() as sources, _Observations(sources):
+        yield
+
+
+class _Observations(Latents):
+    """Refuses observed points whose curvature comes from a latent."""
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        super()._pyro_post_sample(msg)
+        distribution = base_distribution(msg["fn"])
+        if msg["is_observed"] and isinstance(distribution, ManifoldDistribution):
+            manifold = distribution.manifold
+            if any(isinstance(c, Tensor) and self.sources.of(c) for c in manifold.curvatures):
+                raise ValueError(f"site {msg['name']!r}: {complaint_of_observed(manifold)}")
 
 
 class SameSpaces(Messenger):

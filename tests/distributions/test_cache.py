@@ -236,6 +236,34 @@ def test_the_density_is_right_where_sampling_is_refused():
     same(narrow, wide, LOG_PROB[torch.float32])
 
 
+@every_normal
+def test_without_validation_the_density_off_the_manifold_is_zero(case):
+    leaves = tensors(case.params())
+    law = case.on({**case.params(), **leaves}, validate_args=False)
+    good = law.sample().detach()
+    off = torch.full_like(good, torch.inf)
+    bad = good.clone()
+    bad[..., 0] = torch.nan
+    values = torch.stack([good, off, bad])
+    log_prob = law.log_prob(values)
+    same(log_prob[0], law.log_prob(good.clone()), 1e-12)
+    assert (log_prob[1] == -torch.inf).all()
+    assert log_prob[2].isnan().all()
+    gradients = torch.autograd.grad(log_prob[0].sum() + log_prob[1].clamp(min=0).sum(), list(leaves.values()))
+    for a, b in zip(gradients, torch.autograd.grad(law.log_prob(good).sum(), list(leaves.values())), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_without_validation_the_density_outside_of_the_ball_is_zero():
+    law = hdist.WrappedNormal(torch.zeros(2), 1.0, PoincareBall(1.0), validate_args=False)
+    values = torch.tensor([[0.6, 0.8], [0.3, 0.2]])
+    for density in (law.log_prob(values), law.lebesgue_log_prob(values)):
+        assert density[0] == -torch.inf
+        assert density[1].isfinite()
+    with pytest.raises(ValueError, match="within the support"):
+        hdist.WrappedNormal(torch.zeros(2), 1.0, PoincareBall(1.0), validate_args=True).log_prob(values)
+
+
 def test_without_validation_sampling_beyond_is_not_refused_and_finite():
     law = hdist.WrappedNormal(torch.zeros(2), 10.0, PoincareBall(1.0), validate_args=False)
     z = law.rsample((1000,))

@@ -16,7 +16,7 @@ from torch.distributions import biject_to, transform_to
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere
 from pyro_hyperbolic.analysis import fit_mixture
-from pyro_hyperbolic.distributions.constraints import on_manifold
+from pyro_hyperbolic.distributions.constraints import on
 from pyro_hyperbolic.infer import AutoWrappedNormal, FastNUTS, with_drawn_curvature
 
 FAMILIES = [dist.MixtureSameFamily, hdist.ManifoldMixture]
@@ -35,7 +35,7 @@ def mixture(family, manifold, normal=hdist.WrappedNormal):
 def test_unconstrained_coordinates_are_those_of_the_manifold(family, manifold):
     support = mixture(family, manifold).support
     for registry in (biject_to, transform_to):
-        assert registry(support) == registry(on_manifold(manifold))
+        assert registry(support) == registry(on(manifold))
 
 
 def test_mixtures_of_other_distributions_are_left_to_torch():

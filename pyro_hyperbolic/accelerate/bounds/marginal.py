@@ -12,11 +12,13 @@ import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.distributions.util import scale_and_mask
+from pyro.infer.util import is_validation_enabled
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic.accelerate.programs.arguments import length, narrowed, signature, split_tensors
+from pyro_hyperbolic.accelerate.programs.checks import checked_run
 from pyro_hyperbolic.accelerate.programs.compiled import compile_function
 from pyro_hyperbolic.accelerate.programs.functional import Found, Program
 from pyro_hyperbolic.accelerate.programs.isolation import isolated
@@ -98,6 +100,11 @@ def log_marginal_likelihood(
     """
     check_arguments(args)
     inputs, rebuild = split_tensors(args, kwargs)
+    if is_validation_enabled():
+        first_args, first_kwargs = narrowed(args, kwargs, 0, 1)
+        with isolated(), poutine.block(), checked_run():
+            draws = poutine.trace(guide).get_trace(*first_args, **first_kwargs)
+            poutine.replay(model, trace=draws)(*first_args, **first_kwargs)
 
     def weights(batch: list[Tensor], count: int) -> Tensor:
         own_args, own_kwargs = rebuild(batch)

@@ -11,6 +11,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+_NONE: frozenset[str] = frozenset()
+
 
 class Sources(TorchFunctionMode):
     """Follows values through every operation of torch while it is open.
@@ -39,22 +41,26 @@ class Sources(TorchFunctionMode):
     def of(self, tensor: Tensor) -> frozenset[str]:
         """The names that ``tensor`` was computed from."""
         known = self._known.get(id(tensor))
-        return frozenset() if known is None else known[1]
+        return _NONE if known is None else known[1]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if not self._known:  # nothing to follow so far
-            return out
-        sources = frozenset[str]()
-        for tensor in _tensors(args):
-            sources |= self.of(tensor)
-        if kwargs:
-            for tensor in _tensors(kwargs):
-                sources |= self.of(tensor)
-        if sources:
+        if self._known and (sources := self._all_of(args) | (self._all_of(kwargs) if kwargs else _NONE)):
             for tensor in _tensors(args[0] if func is torch.Tensor.__setitem__ else out):
                 self._add(tensor, sources)
         return out
+
+    def _all_of(self, tree: Any) -> frozenset[str]:
+        """The names that the tensors in tuples, lists and dictionaries were computed from."""
+        if isinstance(tree, dict):
+            tree = tree.values()
+        elif not isinstance(tree, (tuple, list)):
+            return self.of(tree)
+        sources = _NONE
+        for part in tree:
+            if id(part) in self._known or isinstance(part, (tuple, list, dict)):
+                sources |= self._all_of(part)
+        return sources
 
     def _add(self, tensor: Tensor, sources: frozenset[str]) -> None:
         self._known[id(tensor)] = tensor, self.of(tensor) | sources
@@ -76,7 +82,7 @@ class Latents(Messenger):
 
     def __init__(self, sources: Sources) -> None:
         super().__init__()
-        self._sources = sources
+        self.sources = sources
         self._observed: set[str] = set()
 
     def _pyro_sample(self, msg: Any) -> None:
@@ -87,4 +93,4 @@ class Latents(Messenger):
     def _pyro_post_sample(self, msg: Any) -> None:
         # A parameter becomes a latent on the way, if ``poutine.lift`` makes it one.
         if msg["name"] not in self._observed and not site_is_subsample(msg):
-            self._sources.mark(msg["value"], msg["name"])
+            self.sources.mark(msg["value"], msg["name"])

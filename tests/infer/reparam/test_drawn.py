@@ -165,6 +165,23 @@ def test_a_site_that_the_first_run_did_not_have():
     assert latents(model, True) == {"c", "z_coords", "late_coords"}
 
 
+def test_each_run_by_itself():
+    # What a run is given, or a handler makes of a parameter, decides what is drawn.
+    @with_drawn_curvature
+    def model(c=None):
+        point(pyro.sample("c", CURVATURE) if c is None else c)
+
+    for _ in range(2):
+        assert latents(model, torch.tensor(1.0)) == {"z"}
+        assert latents(model) == {"c", "z_coords"}
+
+    lifted = poutine.lift(with_drawn_curvature(lambda: point(learned())), prior={"learned": CURVATURE})
+    assert latents(lifted) == {"learned", "z_coords"}
+    strategy = DrawnCurvature()
+    for c, site in ((1.0, "z"), (torch.tensor(1.0), "z_coords")):
+        assert latents(poutine.reparam(lambda c=c: point(c), strategy)) == {site}
+
+
 def test_the_first_run_may_end_early():
     model = with_drawn_curvature(FOUND["itself"])
     with pytest.raises(poutine.runtime.NonlocalExit):

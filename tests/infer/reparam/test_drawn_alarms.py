@@ -1,14 +1,16 @@
 """A curvature that is drawn, in programs without the wrapper: never silently wrong."""
 
 import copy
+from functools import partial
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import HMC, NUTS, SVI, Trace_ELBO
+from pyro.infer import HMC, NUTS, SVI, Importance, Trace_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal, init_to_value
+from pyro.infer.mcmc import RandomWalkKernel
 from torch import nn
 
 import pyro_hyperbolic.distributions as hdist
@@ -18,8 +20,10 @@ from pyro_hyperbolic.infer import (
     FastNUTS,
     FastSVI,
     check_model_guide,
+    log_marginal_likelihood,
     with_drawn_curvature,
 )
+from tests.helpers import same
 from tests.infer.reparam.drawn_models import CURVATURE, FOUND, distances, every_chart, learned, point, run
 
 REMEDY = r"(?s)'z'.*with_drawn_curvature\(model\)"
@@ -40,6 +44,9 @@ def test_compiled_chains_say_what_to_do(kernel, options):
         run(kernel, distances(), **options)
 
 
+COMPILED = partial(FastSVI, compile=True)
+
+
 @pytest.mark.parametrize("trainer", [SVI, FastSVI])
 @pytest.mark.parametrize("guide", [AutoDelta, AutoNormal, AutoMultivariateNormal])
 def test_guides_on_the_program_as_it_is_say_what_to_do(trainer, guide):
@@ -48,6 +55,31 @@ def test_guides_on_the_program_as_it_is_say_what_to_do(trainer, guide):
     svi = trainer(model, guide(model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
     with pytest.raises(ValueError, match=REMEDY):
         [svi.step() for _ in range(2)]
+
+
+@pytest.mark.parametrize("trainer", [SVI, FastSVI, COMPILED])
+@pytest.mark.parametrize("guide", [AutoDelta, AutoNormal, AutoMultivariateNormal])
+def test_guides_that_keep_a_learned_curvature_are_refused_at_once(trainer, guide):
+    def model():
+        point(learned())
+
+    svi = trainer(model, guide(model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    with pytest.raises(ValueError, match=r"(?s)'z'.*where it is learned use infer.AutoWrappedNormal"):
+        svi.step()
+
+
+def test_a_traced_step_tells_by_the_graph():
+    # Where no value can be read: the parameters of a compiled step are others than those that the point knows.
+    def model():
+        point(learned())
+
+    def guide():
+        v = pyro.param("v", torch.zeros(2))
+        pyro.sample("z", dist.Delta(PoincareBall(learned().detach()).from_normal_coords(None, v), event_dim=1))
+
+    svi = COMPILED(model, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    with pytest.raises(ValueError, match=r"(?s)'z'.*does not move with the curvature.*without detach"):
+        svi.step()
 
 
 def test_the_check_says_what_to_do():
@@ -83,13 +115,79 @@ def test_a_guide_that_draws_the_same_curvature_is_right(trainer):
 
 
 def test_an_observed_point_on_the_program_as_it_is():
+    with pytest.raises(ValueError, match=r"(?s)'z'.*observed coordinates.*with_drawn_curvature\(model\)"):
+        run(NUTS, given())
+
+
+def given(curvature=lambda c: c):
+    def model():
+        point(curvature(pyro.sample("c", CURVATURE)), obs=torch.tensor([0.3, 0.1]))
+
+    return model
+
+
+def test_the_density_remembers_nothing():
     x = torch.tensor([0.3, 0.1])
 
-    def model():
-        point(pyro.sample("c", CURVATURE), obs=x)
+    def density(c, scored):
+        c = torch.tensor(c, requires_grad=True)
+        with poutine.trace():
+            return getattr(hdist.WrappedNormal(torch.zeros(2), 0.5, PoincareBall(c)), scored)(x)
 
-    with pytest.raises(ValueError, match=r"(?s)'z'.*observed coordinates.*with_drawn_curvature\(model\)"):
-        run(NUTS, model)
+    for c in (1.0, 2.0, 2.0, 1.0):
+        with pytest.raises(ValueError, match="observed coordinates"):
+            density(c, "log_prob")
+        outside = hdist.WrappedNormal(torch.zeros(2), 0.5, PoincareBall(c)).lebesgue_log_prob(x)
+        same(density(c, "lebesgue_log_prob"), outside, 1e-6)
+
+
+def test_a_draw_without_derivatives_does_not_move_with_its_curvature():
+    # As in estimators of the score: the derivative of a density whose volume moves is not that of a distribution.
+    c = torch.tensor(1.0, requires_grad=True)
+    with torch.no_grad():
+        z = poutine.trace(lambda: point(c)).get_trace().nodes["z"]["value"]
+    model = poutine.condition(lambda: point(c), {"z": z})
+    with pytest.raises(ValueError, match="does not move with the curvature"):
+        poutine.trace(model).get_trace().log_prob_sum()
+    with torch.no_grad():
+        assert poutine.trace(model).get_trace().log_prob_sum().isfinite()
+
+
+@pytest.mark.parametrize("validate", [True, False])
+def test_importance_sampling_on_the_program_as_it_is(validate):
+    with pyro.validation_enabled(validate), pytest.raises(ValueError, match="observed coordinates"):
+        Importance(given(), num_samples=1).run()
+    # Points that are drawn with their curvature are right.
+    Importance(distances(), num_samples=1).run()
+    Importance(distances(), hand_written(lambda c: c), num_samples=1).run()
+
+
+@pytest.mark.parametrize("model", [distances(), given()])
+def test_random_walks_on_the_program_as_it_is(model):
+    with pytest.raises(ValueError, match=r"(?s)'z'.*with_drawn_curvature\(model\)"):
+        run(RandomWalkKernel, model)
+
+
+def of_each_datum(curvature):
+    def model(x):
+        with pyro.plate("points", len(x)):
+            point(curvature(pyro.sample("c", CURVATURE)), obs=x)
+
+    def guide(x):
+        with pyro.plate("points", len(x)):
+            pyro.sample("c", CURVATURE)
+
+    return model, guide
+
+
+@pytest.mark.parametrize("curvature", [lambda c: c, lambda c: 1.0 * c])
+def test_evidence_of_observed_points_on_the_program_as_it_is(curvature):
+    x = torch.tensor([[0.3, 0.1], [-0.2, 0.5]])
+    model, guide = of_each_datum(curvature)
+    for ask in (partial(log_marginal_likelihood, num_samples=2), check_model_guide):
+        with pytest.raises(ValueError, match="observed coordinates"):
+            ask(model, guide, x)
+        ask(with_drawn_curvature(model), guide, x)
 
 
 def minibatches(learns, size=20):
