@@ -3,6 +3,7 @@
 from pyro_hyperbolic.distributions import constraints, kl
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
+from pyro_hyperbolic.distributions.negative_binomial import NegativeBinomial
 from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
 from pyro_hyperbolic.distributions.spherical import PowerSpherical, VonMisesFisher
 from pyro_hyperbolic.distributions.spherical_radius import SphericalRadius
@@ -14,6 +15,7 @@ __all__ = [
     "FlatTransform",
     "HyperbolicRadius",
     "HypersphericalUniform",
+    "NegativeBinomial",
     "PowerSpherical",
     "RiemannianNormal",
     "SphericalRadius",
