@@ -171,10 +171,9 @@ def posterior_coverage(posterior: Any, points: Tensor, *, level: float = 0.9) ->
             f"posterior_coverage: points must have the shape {tuple(posterior.batch_shape + posterior.event_shape)} of"
             f" a sample of the posterior, got {tuple(points.shape) if isinstance(points, Tensor) else points!r}."
         )
-    on_manifold = isinstance(distribution, ManifoldNormal)
-    dim = distribution.dim if on_manifold else points.shape[-1]
+    dim = distribution.dim if isinstance(distribution, ManifoldNormal) else points.shape[-1]
     edge = HyperbolicRadius(dim, 1.0, 0.0).icdf(torch.tensor(level)).item()
-    if on_manifold:
+    if isinstance(distribution, ManifoldNormal):
         inside = distribution._share_within(points, edge)
     else:
         inside = ((points - distribution.loc) / distribution.scale).norm(dim=-1) <= edge

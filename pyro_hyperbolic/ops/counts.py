@@ -17,19 +17,34 @@ of terms that are :math:`r/m` times as large.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from pyro_hyperbolic.ops.gamma import SMALL, log1p_less, log_gamma, stirling, stirling_slope
+from pyro_hyperbolic.ops.gamma import SMALL, log1p_less, log_gamma, log_gamma_ratio, stirling, stirling_slope
 
 
 def log_mass(x: Tensor, log_mean: Tensor, log_r: Tensor) -> Tensor:
     r""":math:`\log p(x)`; the three broadcast, and are float64."""
+    if torch.compiler.is_compiling():
+        return _plain_log_mass(
+            x, log_mean, log_r
+        )  # dynamo takes no autograd function with a derivative in forward mode
     # As views, which a torch function mode sees being made: it does not see an autograd function (DReG_ELBO has one).
     return _LogMass.apply(x.view_as(x), log_mean.view_as(log_mean), log_r.view_as(log_r))
+
+
+def _plain_log_mass(x: Tensor, log_mean: Tensor, log_r: Tensor) -> Tensor:
+    """The same by operations that torch differentiates well, of which there are many more."""
+    r, ratio = log_r.exp(), log_mean - log_r
+    near = ratio < math.log(SMALL)
+    q, mean = (torch.where(near, t, -math.inf).exp() for t in (ratio, log_mean))
+    series = mean + x * q + (r + x) * log1p_less(q)  # (r + x) log(1 + q)
+    rest = torch.where(near, -series, (r + x) * logsigmoid(-ratio))
+    return log_gamma_ratio(r, x) - log_gamma(1 + x) + x * log_mean + rest
 
 
 class _LogMass(torch.autograd.Function):
