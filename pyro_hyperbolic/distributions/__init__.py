@@ -5,6 +5,7 @@ from pyro_hyperbolic.distributions.base import ManifoldDistribution
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.distributions.mixture import ManifoldMixture
+from pyro_hyperbolic.distributions.negative_binomial import NegativeBinomial
 from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
 from pyro_hyperbolic.distributions.spherical import PowerSpherical, VonMisesFisher
 from pyro_hyperbolic.distributions.spherical_radius import SphericalRadius
@@ -18,6 +19,7 @@ __all__ = [
     "ManifoldDistribution",
     "ManifoldMixture",
     "ManifoldTransform",
+    "NegativeBinomial",
     "PowerSpherical",
     "RiemannianNormal",
     "SphericalRadius",

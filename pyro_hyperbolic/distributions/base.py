@@ -53,6 +53,10 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
     loc: Tensor
     manifold: Manifold
 
+    def __init__(self, batch_shape: torch.Size, event_shape: torch.Size, validate_args: bool | None = None) -> None:
+        # torch's validation reads values, which tensors on the meta device do not have.
+        super().__init__(batch_shape, event_shape, validate_args=False if self.loc.is_meta else validate_args)
+
     def _set_loc(self, loc: Tensor, manifold: Manifold) -> None:
         self.loc = loc
         self.manifold = manifold

@@ -87,7 +87,7 @@ class HypersphericalUniform(TorchDistribution):
         return torch.where(length == 0, 1.0, x) / torch.where(length == 0, math.sqrt(self.dim), length)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        if self._validate_args:
+        if self._validate_args and not value.is_meta:  # which has no values to be validated
             self._validate_sample(value)
         shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
         return value.new_full(shape, -self.log_area)

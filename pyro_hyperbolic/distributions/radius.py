@@ -46,7 +46,8 @@ class Radius(TorchDistribution):
                 f"{name}: the shapes {tuple(torch.as_tensor(scale).shape)} of scale and"
                 f" {tuple(torch.as_tensor(c).shape)} of c do not broadcast."
             ) from error
-        super().__init__(self.scale.shape, validate_args=validate_args)
+        # torch's validation reads values, which tensors on the meta device do not have.
+        super().__init__(self.scale.shape, validate_args=False if self.scale.is_meta else validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
         new = self._get_checked_instance(type(self), _instance)

@@ -11,6 +11,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from pyro_hyperbolic.distributions import NegativeBinomial
 from pyro_hyperbolic.ops.checks import check_choice
 
 _SCALES = ("unit", "shared", "feature")
@@ -149,28 +150,12 @@ class PoissonLikelihood(CountLikelihood):
         return dist.Poisson(_log_mean(output, size_factors).exp())
 
 
-class _NegativeBinomial(dist.NegativeBinomial):
-    """Torch's distribution, with the gamma function of a parameter that all data share computed once for all.
-
-    The parameter comes expanded to the shape of the data; most of the time of a step on a CPU goes into such functions.
-    """
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        if self._validate_args:
-            self._validate_sample(value)
-        r = self.total_count
-        for dim in range(r.dim()):
-            if r.stride(dim) == 0 and r.shape[dim] > 1:
-                r = r.narrow(dim, 0, 1)
-        log_power = r * nn.functional.logsigmoid(-self.logits) + value * nn.functional.logsigmoid(self.logits)
-        return log_power + torch.lgamma(r + value) - torch.lgamma(1 + value) - torch.lgamma(r)
-
-
 class NegativeBinomialLikelihood(CountLikelihood):
     r"""Counts with variance :math:`m + m^2 / r`; the decoder gives the logarithms of their means :math:`m`.
 
-    The inverse dispersion :math:`r` is learned, one for each feature. Densities are computed from logarithms, so no
-    output of a decoder overflows.
+    The inverse dispersion :math:`r` is learned, one for each feature, and may grow without bound: see
+    :class:`~pyro_hyperbolic.distributions.NegativeBinomial`. Densities are computed from logarithms, so no output of a
+    decoder overflows.
     """
 
     def __init__(self, data_shape: tuple[int, ...]) -> None:
@@ -178,8 +163,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
         self.log_inverse_dispersion = nn.Parameter(torch.zeros(data_shape))
 
     def forward(self, output: Tensor, size_factors: Tensor | None = None) -> Any:
-        logits = _log_mean(output, size_factors) - self.log_inverse_dispersion
-        return _NegativeBinomial(self.log_inverse_dispersion.exp(), logits=logits)
+        return NegativeBinomial(_log_mean(output, size_factors), self.log_inverse_dispersion)
 
 
 class ZeroInflatedNegativeBinomialLikelihood(NegativeBinomialLikelihood):
@@ -189,9 +173,8 @@ class ZeroInflatedNegativeBinomialLikelihood(NegativeBinomialLikelihood):
 
     def forward(self, output: Tensor, size_factors: Tensor | None = None) -> Any:
         log_mean, gate = output.unbind(-1 - len(self.data_shape))
-        logits = _log_mean(log_mean, size_factors) - self.log_inverse_dispersion
-        counts = _NegativeBinomial(self.log_inverse_dispersion.exp(), logits=logits)
-        return dist.ZeroInflatedDistribution(counts, gate_logits=gate.expand_as(logits))
+        counts = NegativeBinomial(_log_mean(log_mean, size_factors), self.log_inverse_dispersion)
+        return dist.ZeroInflatedDistribution(counts, gate_logits=gate.expand(counts.batch_shape))
 
     def start(self, mean: Tensor, count: int) -> Tensor:
         # Zeros beyond those of the counts are few at first; with gates half open the means would be too high.

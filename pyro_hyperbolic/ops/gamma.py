@@ -22,18 +22,18 @@ from torch import Tensor
 
 from pyro_hyperbolic.ops.special import bernoulli
 
-SMALL = 0.5
+SMALL = 0.1
 """Largest argument of :func:`log1p_less`."""
 
 # From here on eight terms of the asymptotic series reach the rounding error.
-_FAR = 10.0
+_FAR = 8
 _B = bernoulli(17)
 # In powers of 1/z^2: s(z) = sum of B_2k / (2k (2k - 1) z^(2k - 1)), and its slope.
 _STIRLING = [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(1, 9)]
 _STIRLING_SLOPE = [float(-_B[2 * k] / (2 * k)) for k in range(1, 9)]
-# Of (artanh(y) - y) / y^3 in powers of y^2, where y^2 <= 1/25.
-_ARTANH = [float(Fraction(1, 2 * k + 3)) for k in range(12)]
-_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+# Of (artanh(y) - y) / y^3 in powers of y^2, where y^2 <= 1/441.
+_ARTANH = [float(Fraction(1, 2 * k + 3)) for k in range(7)]
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def log_gamma_ratio(a: Tensor, b: Tensor | float) -> Tensor:
@@ -48,7 +48,13 @@ def log_gamma_ratio(a: Tensor, b: Tensor | float) -> Tensor:
 
 def digamma_difference(a: Tensor, b: Tensor | float) -> Tensor:
     r""":math:`\psi(a + b) - \psi(a)` for :math:`a > 0`, :math:`b \ge 0`."""
-    return torch.log1p(b / a) + _digamma_less_log(a + b) - _digamma_less_log(a)
+    u = b / a
+    return torch.log1p(u) + 0.5 * u / (a + b) + stirling_slope(a + b) - stirling_slope(a)
+
+
+def log_gamma(z: Tensor) -> Tensor:
+    r""":math:`\log\Gamma(z)` for ``z > 0``, several times as fast as torch's on a CPU."""
+    return (z - 0.5) * z.log() - z + HALF_LOG_2PI + stirling(z)
 
 
 def log1p_less(u: Tensor) -> Tensor:
@@ -61,23 +67,29 @@ def log1p_less(u: Tensor) -> Tensor:
 def stirling(z: Tensor) -> Tensor:
     """The remainder ``s(z)`` of Stirling's formula, for ``z > 0``."""
     far = z > _FAR
-    inverse = 1 / torch.where(far, z, _FAR)
+    inverse = 1 / torch.where(far, z, z + _FAR)
     near = torch.where(far, 1.0, z)
-    direct = torch.lgamma(near) - (near - 0.5) * near.log() + near - _HALF_LOG_2PI
-    return torch.where(far, inverse * _series(_STIRLING, inverse * inverse), direct)
+    # The gamma function at z + 8, divided by the eight factors up to there.
+    middle = near * (near + 7)
+    factors = middle * (middle + 6) * (middle + 10) * (middle + 12)
+    shift = (near + (_FAR - 0.5)) * (near + _FAR).log() - _FAR - factors.log() - (near - 0.5) * near.log()
+    return inverse * _series(_STIRLING, inverse * inverse) + torch.where(far, 0.0, shift)
 
 
-def _digamma_less_log(z: Tensor) -> Tensor:
+def stirling_slope(z: Tensor) -> Tensor:
+    r"""Its derivative, :math:`\psi(z) - \log z + 1/2z`."""
     far = z > _FAR
-    inverse = 1 / torch.where(far, z, _FAR)
+    inverse = 1 / torch.where(far, z, z + _FAR)
     near = torch.where(far, 1.0, z)
+    middle = near * (near + 7)
+    inverses = 1 / middle + 1 / (middle + 6) + 1 / (middle + 10) + 1 / (middle + 12)
+    shift = torch.log1p(_FAR / near) - 0.5 * inverse - (2 * near + 7) * inverses + 0.5 / near
     square = inverse * inverse
-    asymptotic = square * _series(_STIRLING_SLOPE, square) - 0.5 * inverse
-    return torch.where(far, asymptotic, torch.digamma(near) - near.log())
+    return square * _series(_STIRLING_SLOPE, square) + torch.where(far, 0.0, shift)
 
 
 def _series(coefficients: list[float], x: Tensor) -> Tensor:
-    out = torch.full_like(x, coefficients[-1])
-    for a in reversed(coefficients[:-1]):
-        out = out * x + a
+    out = coefficients[-2] + coefficients[-1] * x
+    for a in reversed(coefficients[:-2]):
+        out = torch.addcmul(x.new_full((), a), out, x)
     return out

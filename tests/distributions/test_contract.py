@@ -92,6 +92,21 @@ def test_samples_are_in_the_support(case, dtype):
 
 
 @every_distribution
+def test_on_the_meta_device(case):
+    """Shapes without values; nothing may look at those, nor may validation."""
+    if case in SPHERES:
+        law = case.law(case.dim, device=torch.device("meta")).expand((3,))
+    else:
+        params = case.params((3,)).items()
+        law = case.on({name: value.to("meta") if isinstance(value, torch.Tensor) else value for name, value in params})
+    sample = law.rsample((2,))
+    for out in (sample, law.log_prob(sample), law.log_prob(sample.clone())):
+        assert out.is_meta
+    assert sample.shape == (2, 3, *case.event_shape)
+    assert law.log_prob(sample).shape == (2, 3)
+
+
+@every_distribution
 def test_support_has_the_event_dimension(case):
     law = case.make()
     assert law.support.event_dim == law.event_dim == len(case.event_shape)

@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -341,6 +342,81 @@ class TestCentre:
         assert torch.equal(laws[0].mean, laws[0].loc)
         with pytest.raises(NotImplementedError, match="Fréchet"):
             _ = laws[1].mean
+
+
+class TestLargeConcentrations:
+    @every_dtype
+    @pytest.mark.parametrize("dim", [1, 2, 10])
+    def test_normaliser_of_the_power_spherical_distribution(self, dim, dtype):
+        """In closed form, with fifty digits: value, derivative and entropy."""
+        with mpmath.workdps(50):
+            for number in (0.0, 0.5, 10.0, 1e3, 1e5, 1e6, 1e10):
+                kappa = torch.tensor(number, dtype=dtype, requires_grad=True)
+                law = hdist.PowerSpherical(Sphere(1.0).origin(dim, dtype), kappa)
+                half, k = mpmath.mpf(dim) / 2, mpmath.mpf(kappa.item())
+                log_beta = mpmath.loggamma(half + k) + mpmath.loggamma(half) - mpmath.loggamma(dim + k)
+                slope = mpmath.digamma(half + k) - mpmath.digamma(dim + k)
+                log_z = log_beta + (dim - 1) * mpmath.log(2) + hdist.HypersphericalUniform(dim).log_area
+                found = law.log_normalizer
+                same(found, float(log_z), 8 * torch.finfo(dtype).eps)
+                same(law.entropy(), float(log_z - k * slope), 8 * torch.finfo(dtype).eps)
+                (found,) = torch.autograd.grad(found, kappa)
+                same(found, float(slope), 8 * torch.finfo(dtype).eps, scale=0)
+
+    @pytest.mark.parametrize("law", [hdist.VonMisesFisher, hdist.PowerSpherical])
+    def test_own_samples_in_float32(self, law):
+        p = law(Sphere(1.0).origin(3), 1e6)
+        sample = p.sample((1000,))
+        angle = p._coords(sample).double().norm(dim=-1)
+        energy = 2 * torch.sin(angle / 2).square() if law is hdist.VonMisesFisher else -2 * torch.cos(angle / 2).log()
+        same(p.log_prob(sample), -1e6 * energy - p.log_normalizer, 1e-6)
+
+    @every_dtype
+    @pytest.mark.parametrize("law", [hdist.VonMisesFisher, hdist.PowerSpherical])
+    def test_divergence_from_itself(self, law, dtype):
+        a = Sphere(1.0).projx(torch.randn(4, dtype=dtype))
+        for kappa in (0.0, 1.0, 1e6, 1e12):
+            assert kl_divergence(law(a, kappa), law(a.clone(), kappa)) == 0
+
+    @pytest.mark.parametrize("law", [hdist.VonMisesFisher, hdist.PowerSpherical])
+    def test_an_infinite_one_is_refused(self, law):
+        with pytest.raises(ValueError, match=r"concentration must be finite, got inf; .*Delta"):
+            law(Sphere(1.0).origin(2), torch.tensor([1.0, math.inf]))
+
+
+@every_dtype
+@pytest.mark.parametrize("c", [1.0, 3.7])
+def test_the_power_spherical_distribution_at_the_antipode(c, dtype):
+    """The uniform density at concentration 0, none above."""
+    torch.manual_seed(0)
+    sphere = Sphere(c)
+    loc = sphere.projx(torch.randn(200, 4, dtype=dtype))
+    uniform = 1.5 * math.log(c) - hdist.HypersphericalUniform(4).log_area
+    for concentration, expected in ((0.0, uniform), (0.5, -math.inf)):
+        kappa = torch.tensor(concentration, dtype=dtype, requires_grad=True)
+        value = (-loc).clone().requires_grad_()
+        log_prob = hdist.PowerSpherical(loc, kappa, sphere).log_prob(value)
+        torch.testing.assert_close(log_prob, torch.full_like(log_prob, expected))
+        assert all(slope.isfinite().all() for slope in torch.autograd.grad(log_prob.sum(), (value, kappa)))
+
+
+@every_dtype
+@pytest.mark.parametrize("law", [hdist.VonMisesFisher, hdist.PowerSpherical])
+def test_noise(law, dtype):
+    torch.manual_seed(0)
+    sphere = Sphere(0.6)
+    loc = sphere.projx(torch.randn(3, 4, dtype=dtype))
+    kappa = torch.tensor([0.0, 2.0, 1e4], dtype=dtype, requires_grad=True)
+    p = law(loc, kappa, sphere)
+    noise = torch.randn(1000, 3, 3, dtype=dtype)
+    z = p.from_noise(noise)
+    same(p.to_noise(z.detach()), noise, 1e4 * torch.finfo(dtype).eps)
+    # The same distribution as that of samples: the angle by its quantiles.
+    others = sphere.dist(loc, p.sample((1000,)))
+    for own, other in zip(sphere.dist(loc, z).T.tolist(), others.T.tolist(), strict=True):
+        assert stats.ks_2samp(own, other).pvalue > LEAST_P
+    (slope,) = torch.autograd.grad(sphere.dist(loc, z).sum(), kappa)
+    assert (slope < 0).all()
 
 
 class TestDivergence:
