@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
-from pyro.poutine import runtime
-from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -96,5 +94,8 @@ def running_traces() -> list[Any]:
 
     Pyro says whether handlers are open, but not which.
     """
+    from pyro.poutine import runtime  # late: geometry, which comes here too, does without Pyro
+    from pyro.poutine.trace_messenger import TraceMessenger
+
     stack = getattr(runtime, "_PYRO_STACK", []) if is_on() else []
     return [handler.trace for handler in stack if isinstance(handler, TraceMessenger)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -93,6 +94,10 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
         """Normal coordinates by part of the space."""
         return v.split([dim for _, dim in self._leaves], -1)
 
+    def _split_points(self, value: Tensor) -> tuple[Tensor, ...]:
+        """Points by factor."""
+        return value.split([leaf.ambient_dim(dim) for leaf, dim in self._leaves], -1)
+
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> constraints.Constraint:
         # Who asks for it when the run is over keeps it for later ones.
@@ -133,7 +138,7 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
 
         It is exact for the distribution's own last sample, however far out it is. Any other point goes through the
         logarithm map, which loses at most a factor of :math:`e^{2\sqrt{c}\,d(0, loc)}` in relative precision. A point
-        off the manifold is an error; without validation its density is 0.
+        off the manifold is an error; without validation the density outside of the ball is 0.
 
         In a Pyro program a point that does not move with a curvature that does is an error
         (:ref:`drawn-curvature`).
@@ -150,15 +155,27 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
         return self._density(value)
 
     def _density(self, value: Tensor) -> Tensor:
-        """Log-density of a point of whatever origin, also off the manifold: ``-inf``; that of ``nan`` is ``nan``."""
+        """Log-density of a point of whatever origin, also outside of the ball: ``-inf``; that of ``nan`` is ``nan``."""
         if self.drew(value):
             return self._log_density(self._coords(value))
-        on = self.manifold.contains(value)
+        on = self._in_chart(value)
         density = self._log_density(self._coords(self._moved_onto(value, on)))
         return torch.where(on, density, torch.where(value.isnan().any(-1), torch.nan, density - torch.inf))
 
+    def _in_chart(self, value: Tensor) -> Tensor:
+        """Which coordinates geometry can take: those inside of the ball, and all finite ones where there is no border.
+
+        Formulae of the hyperboloid and the sphere are smooth around them, where derivatives in coordinates may look.
+        """
+        parts = zip(self._leaves, self._split_points(value), strict=True)
+        inside = [
+            leaf.contains(part) if leaf.ambient_dim(dim) == dim else part.isfinite().all(-1)
+            for (leaf, dim), part in parts
+        ]
+        return functools.reduce(torch.logical_and, inside)
+
     def _moved_onto(self, value: Tensor, on: Tensor) -> Tensor:
-        """``value``, with ``loc`` in the place of points off the manifold, where geometry and its derivatives end."""
+        """``value``, with ``loc`` in the place of points where geometry and its derivatives end."""
         return torch.where(on.unsqueeze(-1), value, self.loc.to(value.dtype))
 
     def from_noise(self, noise: Tensor) -> Tensor:
@@ -186,7 +203,7 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
 
     def _lebesgue_density(self, value: Tensor) -> Tensor:
         """The same of any coordinates, without validation: ``-inf`` for those of no point."""
-        on = self._moved_onto(value, self.manifold.contains(value))
+        on = self._moved_onto(value, self._in_chart(value))
         return self._density(value) + self.manifold.log_volume_element(on)
 
     def _coords(self, value: Tensor) -> Tensor:
@@ -243,7 +260,7 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
         if not self._validate_args:
             return
         with torch.no_grad():
-            places = self.loc.split([leaf.ambient_dim(dim) for leaf, dim in self._leaves], -1)
+            places = self._split_points(self.loc)
             for (leaf, _), place, radius in zip(self._leaves, places, self._outer_radii(), strict=True):
                 self._check_reach_of(leaf, leaf.dist0(place) + radius)
 

@@ -237,7 +237,7 @@ def test_the_density_is_right_where_sampling_is_refused():
 
 
 @every_normal
-def test_without_validation_the_density_off_the_manifold_is_zero(case):
+def test_without_validation_the_density_at_infinity_is_zero(case):
     leaves = tensors(case.params())
     law = case.on({**case.params(), **leaves}, validate_args=False)
     good = law.sample().detach()

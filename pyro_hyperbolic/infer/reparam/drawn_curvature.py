@@ -30,6 +30,7 @@ class DrawnCurvature(Strategy):
     >>> import pyro, torch
     >>> import pyro.distributions as dist
     >>> from pyro_hyperbolic import PoincareBall
+    >>> from pyro_hyperbolic.distributions import WrappedNormal
     >>> @pyro.poutine.reparam(config=DrawnCurvature())
     ... def model():
     ...     c = pyro.sample("c", dist.LogNormal(0.0, 0.5))
@@ -95,6 +96,7 @@ def with_drawn_curvature(
     >>> import pyro.distributions as dist
     >>> from pyro.infer import MCMC, NUTS
     >>> from pyro_hyperbolic import PoincareBall
+    >>> from pyro_hyperbolic.distributions import WrappedNormal
     >>> def model(distances):
     ...     c = pyro.sample("c", dist.LogNormal(0.0, 0.5))
     ...     ball = PoincareBall(c)
