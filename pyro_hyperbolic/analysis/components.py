@@ -42,7 +42,7 @@ class Projection(ABC):
         """Find the directions.
 
         :param points: ``(N, D)``, with ``N > dim`` and at least ``dim`` dimensions.
-        :param manifold: their space, with one curvature; it must not be a product.
+        :param manifold: their space, with one curvature, which is constant; no product.
         """
         space = self._checked_space(manifold)
         x = self._checked_points(points, space)

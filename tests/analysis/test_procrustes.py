@@ -116,7 +116,12 @@ def test_single_precision_and_one_point() -> None:
         (torch.ones(3, 2), torch.zeros(3, 2), PoincareBall(1.0), "x must be points of PoincareBall"),
         (torch.zeros(3, 2), torch.zeros(3, 2), PoincareBall(torch.ones(3)), "must have one curvature"),
         (torch.zeros(3, 2), torch.zeros(3, 2), 3, "procrustes: manifold must be a Manifold, got 3"),
-        (torch.zeros(3, 2), torch.zeros(3, 2), Product((Euclidean(), 1), (Euclidean(), 1)), "must not be a product"),
+        (
+            torch.zeros(3, 2),
+            torch.zeros(3, 2),
+            Product((Euclidean(), 1), (Euclidean(), 1)),
+            "must be of constant curvature, and no product",
+        ),
     ],
 )
 def test_mistakes(x: Tensor, y: Tensor, manifold: Manifold, message: str) -> None:

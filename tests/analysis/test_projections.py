@@ -165,7 +165,7 @@ def test_far_points_in_single_precision(kind: str) -> None:
         (lambda x: TangentPCA(2).fit(9 * x, PoincareBall(1.0)), "points must be"),
         (
             lambda x: TangentPCA(2).fit(x, Product((Euclidean(), 2), (Euclidean(), 3))),
-            "must not be a product.*one by one",
+            "must be of constant curvature, and no product.*one by one",
         ),
         (lambda x: TangentPCA(2).fit(x, None), "TangentPCA: manifold must be a Manifold, got None"),
         (lambda x: HoroPCA(2).fit(x, Euclidean()), "must be hyperbolic.*TangentPCA"),

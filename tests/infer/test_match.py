@@ -48,7 +48,7 @@ WRONG = {
     "other curvature": (
         MODEL,
         program(hdist.RiemannianNormal(torch.zeros(2), 0.1, PoincareBall(0.5))),
-        r"'z'(?s:.*)(c=1\) in the model .*c=0.5\) in the guide|drawn on PoincareBall\(c=0.5\), .* PoincareBall\(c=1)",
+        r"'z'(?s:.*)(c=1.0\) in the model .*c=0.5\) in the guide|drawn on PoincareBall\(c=0.5\), .* PoincareBall\(c=1)",
     ),
     "other learned curvature": (
         MODEL,
