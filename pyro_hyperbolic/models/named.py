@@ -53,15 +53,18 @@ class NamedModel(PyroModule):
             f" model, call pyro.module({name!r}, model, update_module_params=True)."
         )
 
-    def _check_finite(self, network: str, *outputs: Tensor) -> None:
-        """Say what to do when training has diverged, before a distribution refuses its parameters."""
-        if not is_validation_enabled() or not inspectable(*outputs) or all(bool(t.isfinite().all()) for t in outputs):
+    def _check_finite(self, wanted: str, *values: Tensor) -> None:
+        """Say what to do when training has diverged, before a distribution refuses its parameters.
+
+        :param wanted: which network must give what, for the error if one of ``values`` is not finite.
+        """
+        if not is_validation_enabled() or not inspectable(*values) or all(bool(t.isfinite().all()) for t in values):
             return
         lost = [key for key, parameter in self.named_parameters() if not bool(parameter.isfinite().all())]
         cause = f"parameter {lost[0]!r} is not finite either" if lost else "its parameters or its input are too large"
         raise ValueError(
-            f"the output of the {network} is not finite, and {cause}; if this happened in training, it has diverged:"
-            " lower the learning rate, or clip gradients as pyro.optim.ClippedAdam does. If not, check the data."
+            f"the {wanted}, but does not; {cause}. If this happened in training, it has diverged: lower the learning"
+            " rate, or clip gradients as pyro.optim.ClippedAdam does. If not, check the data."
         )
 
     def _names(self) -> Iterator[str]:

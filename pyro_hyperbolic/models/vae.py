@@ -86,6 +86,8 @@ class VAE(NamedModel):
 
     def prior(self) -> Any:
         """The distribution p(z) of one latent."""
+        if self.latent.log_scale.requires_grad:
+            self._check_finite("prior must have a positive and finite scale", self.latent.log_scale.exp().log())
         return self.latent.prior()
 
     def encode(self, x: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Any:
@@ -103,8 +105,9 @@ class VAE(NamedModel):
         parameters = self.encoder(self.likelihood.encoder_input(x, sizes), *features)
         if not isinstance(self.encoder, Encoder):
             check_posterior(parameters, self.latent, batch)
-        self._check_finite("encoder", *parameters)
-        return self.latent.posterior(*parameters)
+        loc, scale = parameters
+        self._check_finite("encoder must give a finite location and a positive scale", loc, scale.log())
+        return self.latent.posterior(loc, scale)
 
     def decode(self, z: Tensor, *, covariates: Values | None = None, size_factors: Tensor | None = None) -> Any:
         """The likelihood p(x | z), event shape ``data_shape``.
@@ -114,7 +117,7 @@ class VAE(NamedModel):
         """
         self.latent.check(z)
         output = self._output(z, *self._features(covariates, z.shape[:-1]))
-        self._check_finite("decoder", output)
+        self._check_finite("decoder must give a finite output", output)
         distribution = self.likelihood(output, self._sizes(size_factors, z.shape[:-1]))
         distribution = distribution.to_event(max(0, len(distribution.batch_shape) - z.dim() + 1))
         if distribution.event_shape != self.data_shape:

@@ -103,14 +103,17 @@ class VGAE(NamedModel):
 
     def prior(self) -> Any:
         """The distribution p(z) of one node."""
+        if self.latent.log_scale.requires_grad:
+            self._check_finite("prior must have a positive and finite scale", self.latent.log_scale.exp().log())
         return self.latent.prior()
 
     def encode(self) -> Any:
         """The posterior q(z | A), batch shape ``(N,)``."""
         parameters = self.encoder(self.features, self.adjacency)
         check_posterior(parameters, self.latent, (self.num_nodes,))
-        self._check_finite("encoder", *parameters)
-        return self.latent.posterior(*parameters)
+        loc, scale = parameters
+        self._check_finite("encoder must give a finite location and a positive scale", loc, scale.log())
+        return self.latent.posterior(loc, scale)
 
     def model(self, num_negatives: int | None = None) -> Tensor:
         self._register()

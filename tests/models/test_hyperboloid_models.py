@@ -231,17 +231,11 @@ def test_prior_of_these_cells_is_held_by_a_float32_hyperboloid(dim, c):
     assert vae.generate(100).isfinite().all()
 
 
-def test_training_on_a_float32_ball_ends_in_the_error_that_names_the_remedy():
-    # The posterior grows towards the prior, whose mass the coordinates do not hold.
+def test_a_prior_beyond_a_float32_ball_is_an_error_that_names_the_remedy():
+    # The posterior grows towards the prior, whose mass the coordinates do not hold, as far as they reach.
     vae = small_vae(PoincareBall, 20, 1.4, None)
     x = clusters(32)
-    svi = SVI(vae.model, vae.guide, Adam({"lr": 5e-3}), Trace_ELBO())
-    losses = []
-
-    def train():
-        for _ in range(400):
-            losses.append(svi.step(x))
-
+    svi = SVI(vae.model, vae.guide, Adam({"lr": 5e-2}), Trace_ELBO())
+    assert all(math.isfinite(svi.step(x)) for _ in range(30))
     with pytest.raises(ValueError, match=r"use float64 .* or the hyperboloid"):
-        train()
-    assert all(math.isfinite(loss) for loss in losses)
+        vae.generate(10)

@@ -14,7 +14,7 @@ from pyro_hyperbolic import Lorentz, PoincareBall, Stereographic
 from pyro_hyperbolic.datasets import branching_diffusion
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
 from pyro_hyperbolic.geometry import from_signature
-from pyro_hyperbolic.models import LIKELIHOODS, EuclideanVAE, HyperbolicVAE
+from pyro_hyperbolic.models import LIKELIHOODS, EuclideanVAE, HyperbolicVAE, ManifoldVAE
 from pyro_hyperbolic.models.latent import bounded
 from pyro_hyperbolic.nn import Log0, ManifoldModule, OneHot
 from tests.helpers import ROUNDING, same
@@ -213,7 +213,7 @@ class TestScalesOnSpheres:
     @pytest.mark.parametrize("signature", ["s2", "u2", "e1,s1"])
     def test_a_wide_posterior_is_finite(self, signature):
         manifold = ManifoldModule(from_signature(signature, k=0.7), learnable=True)
-        vae = HyperbolicVAE(manifold, 2, 5, hidden_dim=4, likelihood="normal", posterior_scale="diagonal")
+        vae = ManifoldVAE(manifold, 2, 5, hidden_dim=4, likelihood="normal", posterior_scale="diagonal")
         with torch.no_grad():
             vae.encoder.scale.bias.fill_(1e4)
         loss = Trace_ELBO().differentiable_loss(vae.model, vae.guide, torch.randn(6, 5))

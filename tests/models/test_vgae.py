@@ -7,10 +7,12 @@ import pyro
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import Trace_ELBO
+from pyro.infer import SVI, Trace_ELBO
+from pyro.optim import Adam
+from torch import nn
 
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.models import EuclideanVGAE, HyperbolicVGAE, edge_log_odds
+from pyro_hyperbolic.models import EuclideanVGAE, HyperbolicVGAE, ManifoldVGAE, edge_log_odds
 from pyro_hyperbolic.nn import Log0, ManifoldModule
 from tests.helpers import DTYPES, SLOPE, LargestStorage, same
 from tests.models.cases import EDGES, NUM_NODES, VGAES
@@ -197,7 +199,7 @@ class TestEncoder:
         posterior = vgae.encode()
         assert posterior.batch_shape == (NUM_NODES,)
         assert posterior.event_shape == (case.num_coordinates,)
-        loc, scale = vgae.encoder()
+        loc, scale = vgae.encoder(vgae.features, vgae.adjacency)
         assert loc.shape == (NUM_NODES, case.latent_dim)
         assert (scale > 0).all()
         isotropic = case.options.get("posterior_scale") == "isotropic"
@@ -207,11 +209,41 @@ class TestEncoder:
 
     def test_is_the_two_layer_convolution(self):
         vgae = VGAES[0].build()
-        matrix = vgae.encoder.adjacency(torch.eye(NUM_NODES))
+        matrix = vgae.adjacency(torch.eye(NUM_NODES))
         hidden = torch.relu(matrix @ vgae.encoder.hidden.weight)
-        loc, scale = vgae.encoder()
+        loc, scale = vgae.encoder(vgae.features, vgae.adjacency)
         torch.testing.assert_close(loc, matrix @ hidden @ vgae.encoder.loc.weight)
         torch.testing.assert_close(scale, (1 + (matrix @ hidden @ vgae.encoder.scale.weight).exp()).log())
+
+    def test_features_of_the_nodes(self):
+        features = torch.rand(NUM_NODES, 3, generator=torch.Generator().manual_seed(0))
+        vgae = ManifoldVGAE("p2", NUM_NODES, EDGES, 2, hidden_dim=4, features=features)
+        assert vgae.encoder.hidden.weight.shape == (3, 4)
+        matrix = vgae.adjacency(torch.eye(NUM_NODES))
+        hidden = torch.relu(matrix @ features @ vgae.encoder.hidden.weight)
+        loc, _ = vgae.encoder(vgae.features, vgae.adjacency)
+        torch.testing.assert_close(loc, matrix @ hidden @ vgae.encoder.loc.weight)
+        assert "features" in vgae.state_dict()
+
+    def test_an_encoder_of_the_users(self):
+        class Linear(nn.Module):
+            def __init__(self, size: int) -> None:
+                super().__init__()
+                self.layer = nn.Linear(5, size)
+
+            def forward(self, features, adjacency):
+                loc, scale = adjacency(self.layer(features)).split([2, self.layer.out_features - 2], -1)
+                return loc, scale.exp()
+
+        features = torch.arange(NUM_NODES * 5).reshape(NUM_NODES, 5)  # integers too
+        options = {"features": features, "posterior_scale": "isotropic"}
+        vgae = ManifoldVGAE("p2", NUM_NODES, EDGES, 2, encoder=Linear(3), **options)
+        before = vgae.encoder.layer.weight.clone()
+        SVI(vgae.model, vgae.guide, Adam({"lr": 0.01}), Trace_ELBO()).step()
+        assert not torch.equal(vgae.encoder.layer.weight, before)
+        wrong = ManifoldVGAE("p2", NUM_NODES, EDGES, 2, encoder=Linear(4), **options)
+        with pytest.raises(ValueError, match=r"encoder must return a location and .* got \[\(9, 2\), \(9, 2\)\]"):
+            wrong.encode()
 
     @every_vgae
     def test_edge_scores(self, case):
@@ -264,6 +296,9 @@ BAD_ARGUMENTS = {
     "prior": ({"prior": "cauchy"}, "prior must be one of"),
     "diagonal and Riemannian": ({"posterior": "riemannian"}, "'diagonal' needs posterior 'wrapped'"),
     "manifold": ({"manifold": 1.0}, "manifold must be a manifold"),
+    "features of some nodes": ({"features": torch.ones(3, 2)}, r"features must be a tensor \(9, F\).* got \(3, 2\)"),
+    "a list of features": ({"features": [1.0]}, r"features must be a tensor \(9, F\).* got list"),
+    "missing features": ({"features": torch.full((9, 2), math.nan)}, "features must hold finite numbers"),
 }
 
 

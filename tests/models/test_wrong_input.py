@@ -6,12 +6,13 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from pyro.infer import Trace_ELBO
+from pyro.infer import SVI, Trace_ELBO
+from pyro.optim import Adam
 
 from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.infer import FastSVI
-from pyro_hyperbolic.models import CountVAE, EuclideanVAE, HyperbolicVAE
-from tests.models.cases import VAES
+from pyro_hyperbolic.models import CountVAE, EuclideanVAE, HyperbolicVAE, HyperbolicVGAE, ManifoldVAE
+from tests.models.cases import VAES, VGAES
 
 
 def test_data_of_another_precision():
@@ -74,6 +75,14 @@ NUMBERS = {
         lambda vae, x: EuclideanVAE(2, 4, manifold=PoincareBall(1.0)),
         r"EuclideanVAE takes no manifold, got PoincareBall\(c=1.0\); use ManifoldVAE\(manifold, latent_dim",
     ),
+    "a sphere as hyperbolic space": (
+        lambda vae, x: HyperbolicVAE("s2", 2, 4),
+        r"manifold of HyperbolicVAE must be a chart of hyperbolic space, .* got Sphere\(c=1.0\); use ManifoldVAE,",
+    ),
+    "a product for a graph": (
+        lambda vae, x: HyperbolicVGAE("h2,h2", 3, torch.tensor([[0, 1]]), 4),
+        r"manifold of HyperbolicVGAE must be .*; use ManifoldVGAE, which takes every space",
+    ),
 }
 
 
@@ -87,7 +96,7 @@ def test_other_arguments(name):
 @pytest.mark.parametrize("manifold", [PoincareBall(1.0), Lorentz(1.0), "e1,p1"], ids=str)
 @pytest.mark.parametrize("decoder", ["gyroplane", "logmap", "mlp"])
 def test_latents_of_another_size(manifold, decoder):
-    vae = HyperbolicVAE(manifold, 2, 6, hidden_dim=4, decoder=decoder)
+    vae = ManifoldVAE(manifold, 2, 6, hidden_dim=4, decoder=decoder)
     size = 2 + (vae.manifold == Lorentz(1.0))
     with pytest.raises(ValueError, match=rf"z must have shape \(\.\.\., {size}\), .* got \(3, 4\)"):
         vae.decode(torch.zeros(3, 4))
@@ -101,3 +110,27 @@ def test_latents_outside_of_the_space(z):
         vae.decode(z)
     with pyro.validation_enabled(False):
         assert vae.decode(z).mean.isnan().any(-1).tolist() == [False, True, True]
+
+
+# Of the last one the scale of the prior goes first.
+@pytest.mark.parametrize(("case", "rate"), [(VAES[0], 1e30), (VGAES[0], 1e30), (VAES[-1], 1e30), (VAES[-1], 1e3)])
+def test_a_training_that_diverges_says_what_to_do(case, rate):
+    net = case.build()
+    svi = SVI(net.model, net.guide, Adam({"lr": rate}), Trace_ELBO())
+
+    def train():
+        for _ in range(20):
+            svi.step(*case.args)
+
+    with pytest.raises(ValueError, match="it has diverged: lower the learning rate, or clip gradients"):
+        train()
+
+
+def test_a_decoder_that_has_diverged():
+    vae = VAES[0].build()
+    with torch.no_grad():
+        vae.decoder.output.bias.fill_(math.nan)
+    with pytest.raises(
+        ValueError, match=r"decoder must give a finite output, .* 'decoder.network.1.bias' is not finite"
+    ):
+        vae.model(VAES[0].data())

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 
 from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.infer import EnsembleSVI, Minibatches
 from pyro_hyperbolic.models import HyperbolicVAE
 from tests.accelerate.trainers.ensembles import adam, build, data, ensemble, wrapped
@@ -195,9 +196,17 @@ class TestPyroModulesThatAreNotCalled:
         assert members[1].scale != 2.0
 
 
+class Unbounded(HyperbolicVAE):
+    """An encoder that does not stay within the reach of its dtype."""
+
+    def encode(self, x, **_):
+        loc, scale = self.encoder(x)
+        return WrappedNormal(self.manifold.exp0(loc), scale, self.manifold)
+
+
 class TestValidation:
     def test_a_member_that_leaves_the_ball_is_named(self):
-        vaes = [HyperbolicVAE(PoincareBall(1.0), 2, 5, hidden_dim=4, likelihood="normal") for _ in range(3)]
+        vaes = [Unbounded(PoincareBall(1.0), 2, 5, hidden_dim=4, likelihood="normal") for _ in range(3)]
         svi = ensemble(vaes, validate_every=1)
         x = torch.randn(6, 5)
         svi.step(x, shared=True)
@@ -225,7 +234,7 @@ class TestValidation:
         assert torch.equal(*losses)
 
     def test_the_warnings_of_a_run_point_at_it(self):
-        vaes = [HyperbolicVAE(PoincareBall(1.0), 2, 5, hidden_dim=4, likelihood="normal") for _ in range(2)]
+        vaes = [Unbounded(PoincareBall(1.0), 2, 5, hidden_dim=4, likelihood="normal") for _ in range(2)]
         svi, x = ensemble(vaes, validate_every=1), torch.randn(6, 5)
         svi.step(x, shared=True)
         with torch.no_grad():
