@@ -27,6 +27,6 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
 ``warning``
     warns at the line of the user, however many of our own lie between.
 
-Imports point one way: ``functional`` imports ``modes`` and ``surroundings``, and ``compiled`` imports ``rewrites`` and
-``warning``. What needs private names of torch and Pyro is in ``accelerate/private.py``.
+Imports point one way: ``functional`` imports ``modes`` and ``surroundings``, ``surroundings`` imports ``warning``,
+and ``compiled`` imports ``rewrites`` and ``warning``. Private names of torch and Pyro are in ``accelerate/private.py``.
 """

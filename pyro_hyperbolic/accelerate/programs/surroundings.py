@@ -17,13 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyro_hyperbolic.accelerate.programs.warning import warn_user
+
 # By value, and by type: 1, 1.0 and True are equal, and programs that hold them need not be.
-PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range)
 # Objects of these are taken by identity, and of their functions no global variable is read.
 _LIBRARIES = frozenset({"torch", "pyro", "numpy", *sys.stdlib_module_names}) - {"__main__"}
 _OURS = frozenset({__name__.partition(".")[0]})
 # Larger containers, and what lies deeper, are taken by identity.
 _LARGEST, _DEEPEST = 256, 8
+_MANY = 8  # steps for arguments of one kind, at which something seems to change all the time
 _OF_MODULES = frozenset(vars(nn.Module()))  # attributes that every module has
 
 Place = tuple[int, Any]  # a table or a cell, and a name in it
@@ -53,12 +56,29 @@ class Surroundings:
         self._roots = list(roots)
         self._written: set[Place] = set()
         self._last: _Walk | None = None
+        self._changed: list[str] = []
 
     def key(self) -> Any:
         """It can be compared and hashed."""
-        if self._last is None or not self._last.is_current():
-            self._last = _Walk(self._roots, self._written)
-        return self._last.key
+        last = self._last
+        if last is not None and last.is_current():
+            return last.key
+        self._last = walk = _Walk(self._roots, self._written)
+        if last is not None and last.key != walk.key:
+            self._changed = [entry[0] for place, entry in walk.named.items() if last.named.get(place) != entry]
+        return walk.key
+
+    def warn_of_many(self, kept: Iterable[tuple[Any, Any]], signature: Any) -> None:
+        """Warn once where steps were made again and again for arguments of one kind, with what has changed last.
+
+        :param kept: the keys of the steps, each a signature of arguments and a key of this class.
+        """
+        if sum(known == signature for known, _ in kept) == _MANY and self._changed:
+            warn_user(
+                f"a step was compiled or captured {_MANY} times for arguments of one kind, because what the programs"
+                f" can read changed: {', '.join(self._changed[:3])}. Make it a tensor, such as a buffer, if they read"
+                " it; keep it outside of their modules if they do not."
+            )
 
     def ignore_written(self, run: Callable[[], Any]) -> Any:
         """Run the programs, and leave out of the key what they write themselves, be it a tensor or a container.
@@ -81,10 +101,12 @@ class _Walk:
 
     :ivar key: of its values.
     :ivar parts: of the key, by place; of what is no plain value, and has no places of its own.
+    :ivar named: parts of the key with names for people, by place.
     """
 
     def __init__(self, roots: list[Any], written: set[Place]) -> None:
         self.parts: dict[Place, Any] = {}
+        self.named: dict[Place, tuple[str, Any]] = {}
         self._written = written
         self._met: dict[int, Any] = {}  # holds what it has met, so that no other object takes the number
         self._tables: list[dict[Any, Any]] = []
@@ -121,7 +143,7 @@ class _Walk:
     def _part(self, value: Any, depth: int) -> Any:
         """What a value adds to the key."""
         kind = type(value)
-        if kind in PLAIN:
+        if kind in _PLAIN:
             return kind, value
         if isinstance(value, enum.Enum):
             return _Same(value)
@@ -139,7 +161,7 @@ class _Walk:
         if isinstance(value, types.FunctionType):
             return self._of_function(value, depth)
         if _has_own_attributes(value):
-            return _Same(value), self._of_attributes(vars(value), depth), self._of_class(kind, depth)
+            return _Same(value), self._of_attributes(value, depth), self._of_class(kind, depth)
         return _Same(value)
 
     def _contents(self, container: Any, depth: int) -> Any:
@@ -153,31 +175,35 @@ class _Walk:
             self._sets.append(container)
         return frozenset(container)
 
-    def _of_attributes(self, table: dict[str, Any], depth: int) -> Any:
+    def _of_attributes(self, owner: Any, depth: int) -> Any:
+        table = vars(owner)
         self._tables.append(table)
         parts = []
         for name, value in table.items():
             if name in _OF_MODULES:
                 parts.append((name, self._part(value, depth + 1)))
             else:
-                parts.append((name, self._at((id(table), name), value, depth)))
+                parts.append((name, self._at((id(table), name), value, depth, f"{type(owner).__name__}.{name}")))
         return tuple(parts)
 
-    def _at(self, place: Place, value: Any, depth: int) -> Any:
+    def _at(self, place: Place, value: Any, depth: int, name: str) -> Any:
         """The part of what a place holds, unless the programs write it."""
-        if type(value) in PLAIN:
+        if type(value) in _PLAIN:
+            self.named[place] = name, (type(value), value)
             return type(value), value
         if place in self._written:
             return "written"
         part = self._part(value, depth + 1)
         is_inner = isinstance(value, (types.FunctionType, types.MethodType)) or _has_own_attributes(value)
         self.parts[place] = _Same(value) if is_inner else part
+        self.named[place] = name, self.parts[place]
         return part
 
     def _of_function(self, function: types.FunctionType, depth: int) -> Any:
         cells = function.__closure__ or ()
         self._cells.extend(cells)
-        inside = [self._at((id(cell), None), _content(cell), depth) for cell in cells]
+        name = f"a variable around {function.__name__}"
+        inside = [self._at((id(cell), None), _content(cell), depth, name) for cell in cells]
         defaults = self._part((function.__defaults__, function.__kwdefaults__), depth + 1)
         return _Same(function), tuple(inside), defaults, self._of_globals(function, depth)
 
@@ -188,7 +214,7 @@ class _Walk:
             if name in table and not isinstance(value, (types.ModuleType, type)):
                 self._owners.append(table)
                 self._names.append(name)
-                parts.append((name, self._at((id(table), name), value, depth)))
+                parts.append((name, self._at((id(table), name), value, depth, name)))
         return tuple(parts)
 
     def _of_class(self, kind: type, depth: int) -> Any:
@@ -199,7 +225,7 @@ class _Walk:
                 function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
                 if isinstance(function, types.FunctionType):
                     parts.append((name, self._part(function, depth + 1)))
-                elif not name.startswith("__") and type(value) in PLAIN:
+                elif not name.startswith("__") and type(value) in _PLAIN:
                     self._owners.append(owner)
                     self._names.append(name)
                     parts.append((name, (type(value), value)))
@@ -279,4 +305,4 @@ def _content(cell: Any) -> Any:
 
 
 def _hashable(name: Any) -> Any:
-    return name if type(name) in PLAIN else _Same(name)
+    return name if type(name) in _PLAIN else _Same(name)

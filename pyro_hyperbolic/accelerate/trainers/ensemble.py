@@ -475,7 +475,9 @@ class EnsembleSVI:
                 return compile_function(function, *self._values(), self.buffers, inputs), used, graded
 
         made = self._parts()[0].surroundings.ignore_written(make)
-        self._functions[self._key(args, kwargs, shared)] = made
+        key = self._key(args, kwargs, shared)
+        self._functions[key] = made
+        self._parts()[0].surroundings.warn_of_many(self._functions, key[0])
         return made
 
     def _with_gradient(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> set[str]:
@@ -493,7 +495,7 @@ class EnsembleSVI:
         return {name for name, gradient in zip(trained, gradients, strict=True) if gradient is not None}
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool) -> Any:
-        return shared, signature(args, kwargs), self._parts()[0].surroundings.key()
+        return (shared, signature(args, kwargs)), self._parts()[0].surroundings.key()
 
     @torch.no_grad()
     def _rescale(self, before: list[Tensor]) -> None:

@@ -287,7 +287,9 @@ class FastSVI:
                 made = self._parameters.surroundings.ignore_written(lambda: self._make_compiled(args, kwargs, changed))
                 key = self._key(args, kwargs)
                 self._compiled[key] = made
-            self._begun.add(key)
+            if key not in self._begun:
+                self._begun.add(key)
+                self._parameters.surroundings.warn_of_many(self._begun, key[0])
         self._optimiser.zero_grad()
         if loss.requires_grad:
             loss.backward()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pyro_hyperbolic.accelerate.programs.functional import Parameters, Program, check_program, no_parameters
-from pyro_hyperbolic.accelerate.programs.surroundings import PLAIN
 from pyro_hyperbolic.accelerate.programs.warning import warn_user
 
 
@@ -46,13 +45,13 @@ def check_structure(found: list[Parameters]) -> None:
 
 
 def warn_of_attributes(found: list[Parameters]) -> None:
-    """The programs of the first member run for all of them, with the numbers and names that it has as attributes."""
+    """The programs of the first member run for all of them, with the numbers that it has as attributes."""
     for i, member in enumerate(found):
         for own, first in zip(member.modules, found[0].modules, strict=False):
             theirs = vars(first)
             for name, value in vars(own).items():
-                if type(value) in PLAIN and not name.startswith("_") and theirs.get(name, value) != value:
+                if isinstance(value, (bool, int, float)) and theirs.get(name, value) != value:
                     warn_user(
-                        f"{type(own).__name__}.{name} is {value!r} in member {i} and {theirs[name]!r} in member 0, with"
+                        f"{type(own).__name__}.{name} is {value} in member {i} and {theirs[name]} in member 0, with"
                         " which all are trained; make it a buffer if the programs read it."
                     )

@@ -244,3 +244,13 @@ def test_automatic_guide_is_compiled_once(uncompiled):
     for _ in range(4):
         svi.step()
     assert len(svi._compiled) == 1
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_changes_all_the_time_is_named(x, uncompiled):
+    net = Net()
+    svi = trainer(net, compile=True)
+    for _ in range(7):
+        net.numbers.append(svi.step(x).item())
+    with pytest.warns(UserWarning, match=r"compiled or captured 8 times .* changed: Net\.numbers\. Make it a tensor"):
+        svi.step(x)
