@@ -137,8 +137,6 @@ def read(found: Any) -> dict[str, Any]:
     require({"device", "torch", "tiny"} <= found.keys())
     found["torch"].split("+")
     for row in found["rows"]:
-        if "law" in row:  # as files say that were written before the word was another
-            row["distribution"] = row.pop("law")
         sizes = {name: row[name] for name in ("dim", "batch", "members", "nodes")}
         require(row["subject"] in UNITS and row["kind"] in KINDS and row["distribution"] in DISTRIBUTIONS)
         require(all(size >= 0 for size in sizes.values()) and isinstance(row["over"], bool))

@@ -29,9 +29,9 @@ from pyro.infer import Trace_ELBO
 
 from benchmarks.numpyro_nuts import POSTERIORS, Walk, walks
 from benchmarks.results import ResultsParser, require
+from examples.command import at_least, command, device, natural, positive, save_json
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.commands import at_least, command, device, natural, positive
-from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, Minibatches, log_marginal_likelihood, save_json
+from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, Minibatches, log_marginal_likelihood
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

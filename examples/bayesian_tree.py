@@ -43,6 +43,7 @@ import networkx
 import pyro
 import pyro.distributions as dist
 import torch
+from command import Parser, at_least, command, positive, record, save_json
 from matplotlib.patches import Circle
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoGuide, init_to_value
@@ -53,8 +54,7 @@ from torch.distributions import biject_to, constraints
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall, plotting
 from pyro_hyperbolic.analysis import sarkar_embedding
-from pyro_hyperbolic.commands import Parser, at_least, command, positive, record
-from pyro_hyperbolic.infer import AutoWrappedNormal, save_json
+from pyro_hyperbolic.infer import AutoWrappedNormal
 from pyro_hyperbolic.plotting.canvas import PALETTE
 
 Values = dict[str, Tensor]

@@ -24,14 +24,14 @@ from typing import Any
 
 import pyro
 import torch
+from command import Parser, command, load_run, natural, positive, record, save_json, save_run
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from experiments.embeddings import gplvm, principal_components
 from pyro_hyperbolic import PoincareBall, datasets
-from pyro_hyperbolic.commands import Parser, command, load_run, natural, positive, record, save_run
-from pyro_hyperbolic.experiments.embeddings import gplvm, principal_components
-from pyro_hyperbolic.infer import log_marginal_likelihood, save_json
+from pyro_hyperbolic.infer import log_marginal_likelihood
 from pyro_hyperbolic.models import DISTRIBUTIONS, VAE, EuclideanVAE, HyperbolicVAE
 
 Data = datasets.BranchingDiffusion
@@ -88,8 +88,8 @@ def draw(models: dict[str, VAE], data: Data, result: dict[str, Any], args: argpa
     """The four embeddings of the tree, and the losses."""
     import matplotlib.pyplot as plt
 
+    from experiments.figures.branching import draw_embedding, embed
     from pyro_hyperbolic import plotting
-    from pyro_hyperbolic.experiments.figures.branching import draw_embedding, embed
     from pyro_hyperbolic.plotting.canvas import PALETTE
 
     plane, ball = PoincareBall(0.0), PoincareBall(args.curvature)

@@ -21,12 +21,12 @@ from typing import Any
 
 import pyro
 import torch
+from command import Parser, command, natural, positive, record, save_json
 from pyro.infer import Trace_ELBO
 from torch import nn
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import datasets, geometry, infer
-from pyro_hyperbolic.commands import Parser, command, natural, positive, record
 from pyro_hyperbolic.models import HyperbolicVAE, WarmUp
 from pyro_hyperbolic.nn import Encoder, GyroplaneLinear, ManifoldModule
 
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     result["negative_iwae_error"] = errors.square().mean().sqrt().item() / len(errors) ** 0.5
     result["seconds"] = time.perf_counter() - start
     print(f"test: {result['negative_iwae']:.2f} nats ({args.iwae_samples} samples), {result['seconds']:.0f} s")
-    infer.save_json(record(args) | {"data": train_set.source} | result, args.output_dir / "metrics.json")
+    save_json(record(args) | {"data": train_set.source} | result, args.output_dir / "metrics.json")
     draw(vae, test, held_out, args.output_dir)
     print(f"results in {args.output_dir}")
     return result

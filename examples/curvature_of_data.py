@@ -29,6 +29,7 @@ import networkx
 import pyro
 import pyro.distributions as dist
 import torch
+from command import Parser, at_least, command, positive, record, save_json
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal, init_to_value
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
@@ -37,8 +38,7 @@ from torch import Tensor
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall, plotting
 from pyro_hyperbolic.analysis import hyperbolic_mds
-from pyro_hyperbolic.commands import Parser, at_least, command, positive, record
-from pyro_hyperbolic.infer import save_json, with_drawn_curvature
+from pyro_hyperbolic.infer import with_drawn_curvature
 
 Values = dict[str, Tensor]
 PRIOR = {"c": (0.0, 1.0), "spread": (1.0, 0.5), "noise": (-1.0, 0.5)}  # of the logarithms: mean, standard deviation

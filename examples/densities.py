@@ -22,10 +22,10 @@ import argparse
 import math
 
 import matplotlib.pyplot as plt
+from command import Parser, at_least, command, positive
 
+from experiments.figures.densities import anisotropic, isotropic
 from pyro_hyperbolic import PoincareBall, plotting
-from pyro_hyperbolic.commands import Parser, at_least, command, positive
-from pyro_hyperbolic.experiments.figures.densities import anisotropic, isotropic
 
 
 def run(args: argparse.Namespace) -> None:

@@ -33,6 +33,7 @@ import networkx
 import numpy as np
 import pyro
 import torch
+from command import Parser, command, input_file, picture_file, positive
 from matplotlib.figure import Figure
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
@@ -40,7 +41,6 @@ from tqdm.auto import tqdm
 
 from pyro_hyperbolic import PoincareBall, datasets, plotting
 from pyro_hyperbolic.analysis import hyperbolic_mds
-from pyro_hyperbolic.commands import Parser, command, input_file, picture_file, positive
 from pyro_hyperbolic.geometry import DeltaHyperbolicity, delta_hyperbolicity, four_point_deltas
 from pyro_hyperbolic.models import VAE, EuclideanVAE, HyperbolicVAE
 

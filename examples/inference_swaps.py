@@ -27,6 +27,7 @@ import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
+from command import Parser, at_least, command, positive, record, save_json
 from pyro import poutine
 from pyro.infer import (
     HMC,
@@ -49,7 +50,6 @@ from torch import Tensor
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Lorentz, PoincareBall, infer, plotting
-from pyro_hyperbolic.commands import Parser, at_least, command, positive, record
 
 PRIORS = {"wrapped": hdist.WrappedNormal, "riemannian": hdist.RiemannianNormal}
 CHARTS: dict[str, type[PoincareBall] | type[Lorentz]] = {"poincare": PoincareBall, "lorentz": Lorentz}
@@ -359,7 +359,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         entries.append(row(name, found[name], found["grid"], program, cpu_seconds() - start))
         print(line(entries[-1]), flush=True)
     result = record(args) | {"rows": entries}
-    infer.save_json(result, args.output_dir / "inference_swaps.json")
+    save_json(result, args.output_dir / "inference_swaps.json")
     draw(found, program, args.resolution, args.output_dir / "inference_swaps.png")
     print(args.output_dir / "inference_swaps.png")
     return result

@@ -30,15 +30,14 @@ from typing import Any
 
 import pyro
 import torch
+from command import Parser, command, fraction, positive, record, require_same, save_json
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from experiments.statistics import mean_interval
 from pyro_hyperbolic import Lorentz, PoincareBall, Product, datasets, geometry
-from pyro_hyperbolic.commands import Parser, command, fraction, positive, record
-from pyro_hyperbolic.commands.runs import require_same
-from pyro_hyperbolic.experiments.statistics import mean_interval
-from pyro_hyperbolic.infer import load_checkpoint, save_checkpoint, save_json
+from pyro_hyperbolic.infer import load_checkpoint, save_checkpoint
 from pyro_hyperbolic.models import DISTRIBUTIONS, VGAE, EuclideanVGAE, HyperbolicVGAE
 
 MODELS = ("euclidean", "hyperbolic")
@@ -182,7 +181,7 @@ def finished_runs(args: argparse.Namespace) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        known = json.loads(path.read_text())
+        known = json.loads(path.read_text("utf-8"))
         then = known["options"]
         runs = [entry for entry in known["runs"] if model_path(entry["model"], entry["seed"], args).exists()]
     except (ValueError, KeyError, TypeError) as error:

@@ -37,15 +37,15 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
+from command import Parser, command, load_run, natural, positive, record, save_json, save_run
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import Lorentz, PoincareBall, datasets, geometry
-from pyro_hyperbolic.commands import Parser, command, load_run, natural, positive, record, save_run
 from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.infer import FastSVI, Minibatches, log_marginal_likelihood, save_json
+from pyro_hyperbolic.infer import FastSVI, Minibatches, log_marginal_likelihood
 from pyro_hyperbolic.models import HyperbolicLatent, HyperbolicVAE
 from pyro_hyperbolic.nn import ManifoldModule
 

@@ -22,11 +22,11 @@ from typing import Any
 
 import pyro
 import torch
+from command import Parser, command, load_run, positive, record, save_json, save_run
 from mnist_svi import CHUNK, VAE, add_options, build_loss, build_model, draw, evaluate
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import datasets, infer
-from pyro_hyperbolic.commands import Parser, command, load_run, positive, record, save_run
 
 FREE_OPTIONS = ("num_epochs", "iwae_samples", "timeout")  # may change when a run goes on
 STOPPED = "asked to stop, as torchrun does when another process has ended"
@@ -73,7 +73,7 @@ def train(args: argparse.Namespace, place: infer.Place) -> tuple[VAE, dict[str, 
             print(f"epoch {epoch}/{args.num_epochs}: {losses}", flush=True)
             state = {"model": vae.state_dict(), "trainer": trainer, "history": history}
             save_run(state, path, args, training_images=len(images))
-            infer.save_json(result | {"history": history}, args.output_dir / "metrics.json")
+            save_json(result | {"history": history}, args.output_dir / "metrics.json")
 
     result |= {"history": history, "curvatures": [torch.as_tensor(c).item() for c in vae.manifold.curvatures]}
     if args.iwae_samples:
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                 raise ConnectionError(f"rank {place.rank}: {error}; {what_is_left(args)}") from error
         # The group is closed: no process has to wait for the pictures of another.
         if place.rank == 0:
-            infer.save_json(result, args.output_dir / "metrics.json")
+            save_json(result, args.output_dir / "metrics.json")
             if args.iwae_samples:
                 print(f"negative IWAE-{args.iwae_samples} on the test set: {result['negative_iwae']:.2f}")
             draw(vae, test, result["history"], 0, args.output_dir)

@@ -27,12 +27,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pyro
 import torch
+from command import Parser, command, load_run, record, save_json, save_run, seeds
 from mnist_svi import CHUNK, VAE, add_options, build_loss, build_model, evaluate
 from tqdm.auto import tqdm
 
+from experiments.statistics import mean_interval
 from pyro_hyperbolic import datasets, infer, plotting
-from pyro_hyperbolic.commands import Parser, command, load_run, record, save_run, seeds
-from pyro_hyperbolic.experiments.statistics import mean_interval
 
 FREE_OPTIONS = ("num_epochs", "iwae_samples")  # may change when a run goes on
 SHOWN, COLUMNS = 12, 4  # latent spaces in the picture, and in a row
@@ -128,7 +128,7 @@ def save_metrics(
 ) -> dict[str, Any]:
     """Write and return what is known of the members of this process."""
     result = facts | {"members": entries, "summary": summarise(entries), "finished": finished}
-    infer.save_json(result, args.output_dir / own_file("metrics.json"))
+    save_json(result, args.output_dir / own_file("metrics.json"))
     return result
 
 
@@ -147,7 +147,7 @@ def merge(args: argparse.Namespace, world: int) -> dict[str, Any] | None:
     parts = []
     for rank in range(world):
         path = args.output_dir / f"metrics.rank{rank}.json"
-        part: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"finished": False}
+        part: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {"finished": False}
         # A file of an earlier, shorter run is finished too.
         if not part["finished"] or any(part["options"][name] != getattr(args, name) for name in FREE_OPTIONS):
             return None
@@ -156,7 +156,7 @@ def merge(args: argparse.Namespace, world: int) -> dict[str, Any] | None:
     result: dict[str, Any] = parts[0] | {"members": members, "summary": summarise(members), "processes": world}
     # Under a name of its own first: two processes may finish at the same time.
     partial = args.output_dir / own_file(".metrics.json")
-    infer.save_json(result, partial)
+    save_json(result, partial)
     os.replace(partial, args.output_dir / "metrics.json")
     return result
 

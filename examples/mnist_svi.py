@@ -30,12 +30,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pyro
 import torch
+from command import Parser, command, load_run, natural, positive, record, save_json, save_run
 from pyro.infer import SVI, RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import datasets, geometry, infer, plotting
-from pyro_hyperbolic.commands import Parser, command, curvature, load_run, natural, positive, record, save_run
 from pyro_hyperbolic.models import DISTRIBUTIONS, HyperbolicVAE
 from pyro_hyperbolic.nn import DECODERS, ManifoldModule
 
@@ -69,6 +69,15 @@ def build_model(args: argparse.Namespace) -> VAE:
     options = {name: getattr(args, name) for name in names}
     options["decoder"] = args.decoder or ("gyroplane" if space.curvatures else "mlp")
     return VAE(ManifoldModule(space, learnable=learn), geometry.dimension(args.space), (28, 28), **options)
+
+
+def curvature(text: str) -> float | str:
+    """The type of ``--curvature``."""
+    try:
+        return text if text == "learn" else positive(float)(text)
+    except argparse.ArgumentTypeError:
+        message = f"must be a positive number or learn, got {text!r}; flat space is --space e2"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def build_loss(args: argparse.Namespace) -> Any:
@@ -122,7 +131,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         moments = svi.state_dict() if args.fast else optimiser.get_state()
         state = {"model": vae.state_dict(), "trainer": moments, "history": history}
         save_run(state, path, args, training_images=len(images))
-        infer.save_json(result | {"history": history}, args.output_dir / "metrics.json")
+        save_json(result | {"history": history}, args.output_dir / "metrics.json")
 
     result |= {"history": history, "curvatures": [torch.as_tensor(c).item() for c in vae.manifold.curvatures]}
     if args.iwae_samples:
@@ -131,7 +140,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         result["negative_iwae"] = -estimates.mean().item()
         result["negative_iwae_error"] = errors.square().sum().sqrt().item() / len(errors)
         print(f"negative IWAE-{args.iwae_samples} on the test set: {result['negative_iwae']:.2f}")
-    infer.save_json(result, args.output_dir / "metrics.json")
+    save_json(result, args.output_dir / "metrics.json")
     draw(vae, test, history, args.gyroplanes, args.output_dir)
     return result
 

@@ -41,16 +41,16 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pyro
 import torch
+from command import Parser, at_least, command, input_file, load_run, positive, record, save_json, save_run, seeds
 from pyro.infer import Trace_ELBO
 from torch import Tensor
 
+from experiments.cells import KnownCells, build_count_vae, embedding_scores
+from experiments.statistics import mean_interval
+from experiments.table1 import NEARLY_FLAT
 from pyro_hyperbolic import PoincareBall, datasets, plotting
 from pyro_hyperbolic.analysis import pseudotime
-from pyro_hyperbolic.commands import Parser, at_least, command, input_file, load_run, positive, record, save_run, seeds
-from pyro_hyperbolic.experiments.cells import KnownCells, build_count_vae, embedding_scores
-from pyro_hyperbolic.experiments.statistics import mean_interval
-from pyro_hyperbolic.experiments.table1 import NEARLY_FLAT
-from pyro_hyperbolic.infer import FastSVI, Minibatches, log_marginal_likelihood, save_json
+from pyro_hyperbolic.infer import FastSVI, Minibatches, log_marginal_likelihood
 from pyro_hyperbolic.models import CountVAE
 
 CURVATURES = {"euclidean": 0.0, "control": NEARLY_FLAT, "hyperbolic": 1.0}

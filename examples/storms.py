@@ -37,17 +37,17 @@ import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
+from command import Parser, at_least, command, positive, record, save_json
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import init_to_value
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor
 
 from pyro_hyperbolic import plotting
-from pyro_hyperbolic.commands import Parser, at_least, command, positive, record
 from pyro_hyperbolic.datasets import StormDays, storms
 from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.geometry import space
-from pyro_hyperbolic.infer import AutoWrappedNormal, save_json
+from pyro_hyperbolic.infer import AutoWrappedNormal
 
 Values = dict[str, Tensor]
 MIDDLE, UNIT = 25.0, 10.0  # latitudes are tens of degrees from here, so that both factors have about one scale

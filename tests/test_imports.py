@@ -1,7 +1,6 @@
 """Imports point one way, between folders and between the files of one.
 
-experiments -> commands -> infer
-experiments -> infer, plotting, datasets -> models -> nn -> distributions -> geometry -> ops
+infer, plotting, datasets -> models -> nn -> distributions -> geometry -> ops
 plotting -> analysis -> distributions
 infer: processes -> trainers -> bounds -> programs, reparam -> programs
 """
@@ -37,8 +36,6 @@ MAY_IMPORT = {
     "infer": {"models"} | BELOW_MODELS,
     "plotting": {"models", "analysis"} | BELOW_MODELS,
     "datasets": {"models"} | BELOW_MODELS,
-    "commands": {"infer", "models"} | BELOW_MODELS,
-    "experiments": {"commands", "infer", "plotting", "datasets", "models", "analysis"} | BELOW_MODELS,
     # The package's own __init__ and files beside it.
     "": {"infer", "models"} | BELOW_MODELS,
 }

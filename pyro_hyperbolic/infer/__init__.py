@@ -3,7 +3,7 @@
 from pyro_hyperbolic.infer.autoguide import AutoWrappedNormal
 from pyro_hyperbolic.infer.bounds.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.bounds.marginal import log_marginal_likelihood
-from pyro_hyperbolic.infer.checkpoint import load_checkpoint, save_checkpoint, save_json
+from pyro_hyperbolic.infer.checkpoint import load_checkpoint, save_checkpoint
 from pyro_hyperbolic.infer.fast_nuts import FastNUTS
 from pyro_hyperbolic.infer.processes.distributed import DistributedSVI
 from pyro_hyperbolic.infer.processes.group import Place, on_termination, process_group, torchrun_place
@@ -38,7 +38,6 @@ __all__ = [
     "on_termination",
     "process_group",
     "save_checkpoint",
-    "save_json",
     "torchrun_place",
     "with_drawn_curvature",
 ]

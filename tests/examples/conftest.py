@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -37,9 +36,6 @@ def _one_thread_and_dtype() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def load_example() -> Callable[[str], ModuleType]:
-    # As for a program that is run by its path: its folder is where it finds its other parts.
-    sys.path.insert(0, str(EXAMPLES))
-
     def load(name: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
         assert spec is not None

@@ -113,12 +113,12 @@ def test_marginal_likelihood_sums_the_components_out(vae: Any) -> None:
     same(*estimates, 1e-5)
 
 
-def test_prior_is_the_law_of_what_the_model_draws(vae: Any) -> None:
+def test_prior_is_the_distribution_of_what_the_model_draws(vae: Any) -> None:
     z = vae.model(None, data_size=4000)
     draws = vae.prior().sample((4000,))
     for other in (z, draws):
         share = vae.latent.responsibilities(other).mean(0)
-        # The mean of probabilities given draws of their own law is that of the components.
+        # The mean of probabilities given draws of their own distribution is that of the components.
         assert (share - vae.latent.assignment().probs).abs().max() < 0.03
     shifted = vae.latent.responsibilities(PoincareBall(1.4).expmap0(0.3 * torch.ones(2) + 0 * z)).mean(0)
     assert (shifted - vae.latent.assignment().probs).abs().max() > 0.1
@@ -166,7 +166,7 @@ def test_fitted_mixture_finds_clusters(example: ModuleType) -> None:
     found = latent.responsibilities(z).argmax(-1)
     assert example.clustering(found, labels, 2)["nmi"] > 0.95
     assert (latent.log_scales.exp() - 0.3).abs().max() < 0.1
-    # The entropy of the law that they came from, which no fit can beat by much.
+    # The entropy of the distribution that they came from, which no fit can beat by much.
     entropy = math.log(2) + 2 * math.log(0.3) + 1 + math.log(2 * math.pi)
     assert -latent.prior().log_prob(z).mean() < entropy + 0.2
 

@@ -9,8 +9,7 @@ from typing import Any
 import matplotlib
 import pytest
 
-from pyro_hyperbolic import datasets
-from pyro_hyperbolic.experiments import (
+from experiments import (
     Ablation,
     Cell,
     Cells,
@@ -23,7 +22,8 @@ from pyro_hyperbolic.experiments import (
     Table3,
     Table4,
 )
-from pyro_hyperbolic.experiments.mnist import digits
+from experiments.mnist import digits
+from pyro_hyperbolic import datasets
 
 matplotlib.use("agg")
 
