@@ -31,11 +31,11 @@ from typing import Any
 import pyro
 import torch
 from command import Parser, command, fraction, positive, record, require_same, save_json
+from intervals import mean_interval
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from experiments.statistics import mean_interval
 from pyro_hyperbolic import Lorentz, PoincareBall, Product, datasets, geometry
 from pyro_hyperbolic.infer import load_checkpoint, save_checkpoint
 from pyro_hyperbolic.models import DISTRIBUTIONS, VGAE, EuclideanVGAE, HyperbolicVGAE

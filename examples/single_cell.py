@@ -42,11 +42,11 @@ import numpy as np
 import pyro
 import torch
 from command import Parser, at_least, command, input_file, load_run, positive, record, save_json, save_run, seeds
+from intervals import mean_interval
 from pyro.infer import Trace_ELBO
 from torch import Tensor
 
 from experiments.cells import KnownCells, build_count_vae, embedding_scores
-from experiments.statistics import mean_interval
 from experiments.table1 import NEARLY_FLAT
 from pyro_hyperbolic import PoincareBall, datasets, plotting
 from pyro_hyperbolic.analysis import pseudotime

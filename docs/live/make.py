@@ -37,13 +37,15 @@ def content_of(page: Path) -> dict[str, Any]:
 
 def mnist(folder: Path) -> dict[str, Any]:
     """The first test digits only: a page of all is larger than the rest of the documentation."""
+    import mnist_parts
     import mnist_svi
 
     from pyro_hyperbolic import datasets, plotting
     from pyro_hyperbolic.infer import load_checkpoint
 
     state = load_checkpoint(folder / "checkpoint.pt")
-    vae = mnist_svi.build_model(argparse.Namespace(**state["options"]))
+    args = argparse.Namespace(**state["options"])
+    vae = mnist_svi.VAE(args)
     vae.load_state_dict(state["state"]["model"])
     test = datasets.mnist(state["options"]["data_dir"], train=False)
     with tempfile.TemporaryDirectory() as temporary:
@@ -52,7 +54,14 @@ def mnist(folder: Path) -> dict[str, Any]:
         names = [f"{digit} (test image {i})" for i, digit in enumerate(labels.tolist())]
         about = f"Each dot is one of {DIGITS:,} test digits, where the encoder puts it."
         plotting.explore_latents(
-            vae, images, page, labels, names, images, title="Latent space of MNIST", description=about
+            mnist_parts.library_model(vae, args),
+            images,
+            page,
+            labels,
+            names,
+            images,
+            title="Latent space of MNIST",
+            description=about,
         )
         return content_of(page)
 

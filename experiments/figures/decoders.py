@@ -6,11 +6,11 @@ import math
 
 from matplotlib.figure import Figure
 
+from examples.intervals import mean_interval
 from experiments.ablation import DECODERS
 from experiments.figures.source import Source
 from experiments.figures.style import BLUE, GREY, ORANGE, subplots
 from experiments.mnist import MnistCell
-from experiments.statistics import mean_interval
 
 LOOKS = {"logmap": ("log map, then MLP", ORANGE, "s"), "gyroplane": ("gyroplane", BLUE, "o")}
 

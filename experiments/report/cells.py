@@ -7,9 +7,9 @@ import math
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from examples.intervals import mean_interval
 from experiments.cells import CURVATURES, CellsCell
 from experiments.report.results import NOT_RUN, Results, listed, number, table
-from experiments.statistics import mean_interval
 from experiments.table1 import NEARLY_FLAT
 from pyro_hyperbolic.plotting.canvas import PALETTE
 

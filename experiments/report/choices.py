@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from examples.intervals import mean_interval
 from experiments.choices import CURVATURES, GAINS, RATES, SPREADS, ChoiceCell
 from experiments.report.results import GREY_LEVELS, Results, compared, interval, listed, number, table
-from experiments.statistics import mean_interval
 from experiments.table2 import DIMENSIONS
 from pyro_hyperbolic.nn.linear import GAIN, SPREAD
 from pyro_hyperbolic.plotting.canvas import PALETTE

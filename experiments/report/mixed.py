@@ -9,12 +9,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from examples.intervals import mean_interval
 from experiments.mixed import AUTOENCODERS, FLAT, SpaceCell, autoencoder_cells, control
 from experiments.report.mixed_links import NO_SPACE, Links
 from experiments.report.paired import differences
 from experiments.report.results import GREY_LEVELS, Results, listed, number, table
 from experiments.report.table4 import TITLES
-from experiments.statistics import mean_interval
 from pyro_hyperbolic.geometry.signature import parse
 from pyro_hyperbolic.plotting.canvas import PALETTE
 

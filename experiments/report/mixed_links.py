@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from examples.intervals import mean_interval
 from experiments.mixed import GRAPH_SPACES, LINKS, SpaceCell
 from experiments.report.paired import Scores, choose, differences, scores_of, summarised
 from experiments.report.results import Results, interval, listed, number, table
 from experiments.report.table4 import SCORES, TITLES
-from experiments.statistics import mean_interval
 from experiments.table4 import CURVATURES, GRAPHS, GraphCell, Table4
 from pyro_hyperbolic.plotting.canvas import PALETTE
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from examples.intervals import mean_interval
 from experiments.report.results import NOT_RUN, number
-from experiments.statistics import mean_interval
 
 T = TypeVar("T")
 Scores = dict[int, float]

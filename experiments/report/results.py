@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from examples.intervals import mean_interval
 from experiments.experiment import Experiment
 from experiments.job import Job
 from experiments.progress import duration
-from experiments.statistics import mean_interval
 from experiments.store import RunStore
 
 TITLES = {

@@ -7,9 +7,9 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from examples.intervals import mean_interval
 from experiments.paper import paper_tables
 from experiments.report.results import Results, listed, number, table
-from experiments.statistics import mean_interval
 from pyro_hyperbolic.plotting.canvas import PALETTE
 
 PAPER = {"euclidean": "euclidean", "riemannian c=1.4": "hyperbolic c=1.4"}

@@ -94,7 +94,11 @@ OWN_MISTAKES = [
     ("link_prediction", "--output-dir damaged", "metrics.json exists; continue that run with --resume"),
     ("link_prediction", "--resume --output-dir foreign", "belongs to other options: --curvature (was 7, is 1.0)"),
     ("mnist_svi", "--loss iwae", "--loss iwae needs --particles of at least 2"),
-    ("mnist_svi", "--posterior-scale diagonal --posterior riemannian", "'diagonal' needs posterior 'wrapped'"),
+    (
+        "mnist_svi",
+        "--posterior-scale diagonal --posterior riemannian",
+        "--posterior-scale diagonal needs --posterior wrapped",
+    ),
     ("mnist_svi", "--curvature learn --space e0", "got 'e0' in 'e0'; write for example 'h2,s2,e2'"),
     ("mnist_svi", "--resume --output-dir damaged", "checkpoint.pt is not a checkpoint of this package, or is damaged"),
     ("mnist_svi", "--resume --output-dir foreign", "belongs to other options: --curvature (was 7, is 1.4)"),

@@ -29,7 +29,7 @@ TESTED_IN = {
 }
 
 # Files of that folder that are no programs.
-PARTS = {"__init__", "command"}
+PARTS = {"__init__", "command", "intervals", "mnist_parts"}
 
 
 def test_every_example_is_listed() -> None:

@@ -15,6 +15,7 @@ import scipy.stats
 import torch
 from torch.testing import assert_close
 
+from examples.intervals import mean_interval
 from experiments import Choices, Job, Mixed, RunStore, Table1, Table2, Table4, sweep
 from experiments.choices import ChoiceCell
 from experiments.cli import EXPERIMENTS, configured, main
@@ -22,7 +23,6 @@ from experiments.mnist import digits
 from experiments.paper import paper_tables
 from experiments.report import REPORTS, write_report
 from experiments.report.results import Results, number, within
-from experiments.statistics import mean_interval
 from experiments.table1 import NEARLY_FLAT
 from experiments.table2 import DIMENSIONS, FAR
 from pyro_hyperbolic import datasets
