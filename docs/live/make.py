@@ -2,7 +2,8 @@
 
     python examples/mnist_svi.py --num-epochs 10 --fast --output-dir outputs/mnist
     python docs/live/make.py mnist outputs/mnist
-    python examples/bayesian_tree.py --output-dir outputs/taxonomy
+    python examples/bayesian_tree.py --output-dir outputs/tree
+    python examples/leaf_regions.py --posterior outputs/tree/posterior.pt --output-dir outputs/taxonomy
     python docs/live/make.py taxonomy outputs/taxonomy
     python examples/link_prediction.py --space p2 --seeds 1 --output-dir outputs/karate
     python docs/live/make.py karate outputs/karate

@@ -22,6 +22,7 @@ PROGRAMS = {
     "branching_diffusion": "",
     "conv_vae": "",
     "hierarchy": "",
+    "leaf_regions": "--posterior file",
     "link_prediction": "",
     "mixture_prior_vae": "",
     "mnist_distributed": "--output-dir folder",
@@ -65,7 +66,6 @@ MISTAKES = [
 
 # program, arguments, what is said
 OWN_MISTAKES = [
-    ("bayesian_tree", "--observed 14", "--observed must be less than the 14 inner nodes, got 14"),
     ("bayesian_tree", "--num-samples 3", "argument --num-samples: must be a whole number of at least 4, got '3'"),
     ("branching_diffusion", "--resume --output-dir damaged", "hyperbolic.pt is not a checkpoint of this package"),
     ("branching_diffusion", "--resume --output-dir foreign", "belongs to other options: --curvature (was 7, is 1.2)"),
@@ -80,6 +80,8 @@ OWN_MISTAKES = [
     ("hierarchy", "--points same.npy", "--points same.npy holds one point many times; give points that differ"),
     ("hierarchy", "--output folder", "argument --output: folder is a folder; give a file"),
     ("hierarchy", "--output tree.txt", "argument --output: must end in one of"),
+    ("leaf_regions", "--posterior no.pt", "argument --posterior: there is no file no.pt; check the path"),
+    ("leaf_regions", "", "file is not a checkpoint of this package, or is damaged"),
     ("mixture_prior_vae", "--components 0", "argument --components: must be a positive whole number, got '0'"),
     ("mixture_prior_vae", "--space e2", "--space must have a curved factor, got e2; take for example p2"),
     ("mixture_prior_vae", "--resume --output-dir damaged", "single.pt is not a checkpoint of this package, or is dam"),

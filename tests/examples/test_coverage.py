@@ -18,6 +18,7 @@ TESTED_IN = {
     "densities": "test_drawing_examples.py",
     "hierarchy": "test_hierarchy.py",
     "inference_swaps": "test_inference_swaps.py",
+    "leaf_regions": "test_leaf_regions.py",
     "link_prediction": "test_other_examples.py",
     "mixture_prior_vae": "test_mixture_prior_vae.py",
     "mnist_distributed": "test_mnist_distributed.py",
@@ -29,7 +30,19 @@ TESTED_IN = {
 }
 
 # Files of that folder that are no programs.
-PARTS = {"__init__", "command", "intervals", "mnist_parts"}
+LONG = {
+    "link_prediction",
+    "single_cell",
+    "storms",
+    "hierarchy",
+    "curvature_of_data",
+    "inference_swaps",
+    "mixture_prior_vae",
+    "densities",
+    "tree_embedding",
+    "branching_diffusion",
+}
+PARTS = {"__init__", "command", "intervals", "mnist_parts", "taxonomy"}
 
 
 def test_every_example_is_listed() -> None:
@@ -52,3 +65,21 @@ def test_examples_are_alike(name: str) -> None:
     functions = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
     assert {"run", "parser"} <= functions
     assert "main = command(parser, run)" in {ast.unparse(node) for node in module.body}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_examples_are_short_and_stand_alone(path: Path) -> None:
+    """A clone runs them by their path, from which ``experiments`` is not to be found."""
+    text = path.read_text("utf-8")
+    if path.stem in LONG:
+        return
+    assert "experiments" not in {word for node in ast.walk(ast.parse(text)) for word in imported(node)}
+    if path.stem != "command":
+        assert len(text.splitlines()) <= 180
+
+
+def imported(node: ast.AST) -> list[str]:
+    """The first parts of the modules that a statement imports."""
+    if isinstance(node, ast.ImportFrom):
+        return [(node.module or "").split(".")[0]]
+    return [alias.name.split(".")[0] for alias in node.names] if isinstance(node, ast.Import) else []
