@@ -60,8 +60,8 @@ def command(parser: Callable[[], Parser], run: Callable[[Namespace], Any]) -> Ca
 
 
 def one_line(error: Exception) -> str:
-    """What an error says; torch's errors go on with tensors, which are left out."""
-    text = str(error).partition("\ntensor(")[0]
+    """What an error says; torch and Pyro go on with tensors and with shapes, which are left out."""
+    text = str(error).partition("\ntensor(")[0].partition("Trace Shapes:")[0]
     if isinstance(error, OSError) and error.errno is not None and error.strerror:
         text = f"{'' if error.filename is None else f'{error.filename}: '}{error.strerror}"
     return " ".join(text.split()).rstrip(".:") or type(error).__name__

@@ -4,9 +4,9 @@
 observed distances to inner nodes. Given draws of these, importance sampling from the prior places each leaf and finds
 all the positions that it may have. Its other distances, which it was not given, tell whether the uncertainty is right.
 
-    python examples/bayesian_tree.py --output-dir outputs/tree
-    python examples/leaf_regions.py --posterior outputs/tree/posterior.pt
-    python examples/leaf_regions.py --posterior outputs/tree/posterior.pt --observed 6
+    python examples/bayesian_tree.py --output-dir tree
+    python examples/leaf_regions.py --posterior tree/posterior.pt
+    python examples/leaf_regions.py --posterior tree/posterior.pt --observed 6
 
 What to look for: in ``regions.png`` the lines around a leaf are its regions of 50, 80 and 90%. Rings of the same colour
 mark the nodes with an observed distance to the leaf. Distances from the middle of a panel are those in the plane, and

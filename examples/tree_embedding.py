@@ -25,9 +25,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import torch
 from command import Parser, at_least, command, picture_file, positive
+from regular_tree import draw_tree, embed_tree, shortest_edge
 from torch import Tensor
 
-from experiments.figures.trees import draw_tree, embed_tree, shortest_edge
 from pyro_hyperbolic import PoincareBall, plotting
 
 MOST_NODES = 3000  # the distances of all pairs are kept

@@ -5,7 +5,7 @@
     python examples/bayesian_tree.py --output-dir outputs/tree
     python examples/leaf_regions.py --posterior outputs/tree/posterior.pt --output-dir outputs/taxonomy
     python docs/live/make.py taxonomy outputs/taxonomy
-    python examples/link_prediction.py --space p2 --seeds 1 --output-dir outputs/karate
+    python -m experiments.link_prediction --space p2 --seeds 1 --output-dir outputs/karate
     python docs/live/make.py karate outputs/karate
 
 The files hold the data of a page without its script; docs/live/pages.py makes the pages, with the script of the day.

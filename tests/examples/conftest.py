@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +38,8 @@ def _one_thread_and_dtype() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def load_example() -> Callable[[str], ModuleType]:
     def load(name: str) -> ModuleType:
+        if "." in name:
+            return importlib.import_module(name)
         spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None

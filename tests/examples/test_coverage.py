@@ -11,38 +11,34 @@ from tests.examples.conftest import EXAMPLES
 
 # A new example is a new row here, and a test of it in the file that the row names.
 TESTED_IN = {
-    "bayesian_tree": "test_bayesian_tree.py",
     "branching_diffusion": "test_other_examples.py",
+    "link_prediction": "test_other_examples.py",
+    "mixture_prior_vae": "test_other_examples.py",
+    "single_cell": "test_other_examples.py",
+    "storms": "test_other_examples.py",
+    "bayesian_tree": "test_bayesian_tree.py",
     "conv_vae": "test_other_examples.py",
     "curvature_of_data": "test_curvature_of_data.py",
     "densities": "test_drawing_examples.py",
-    "hierarchy": "test_hierarchy.py",
     "inference_swaps": "test_inference_swaps.py",
     "leaf_regions": "test_leaf_regions.py",
-    "link_prediction": "test_other_examples.py",
-    "mixture_prior_vae": "test_mixture_prior_vae.py",
     "mnist_distributed": "test_mnist_distributed.py",
     "mnist_ensemble": "test_mnist_ensemble.py",
     "mnist_svi": "test_mnist_svi.py",
-    "storms": "test_storms.py",
-    "single_cell": "test_single_cell.py",
     "tree_embedding": "test_drawing_examples.py",
 }
 
 # Files of that folder that are no programs.
-LONG = {
-    "link_prediction",
-    "single_cell",
-    "storms",
-    "hierarchy",
-    "curvature_of_data",
-    "inference_swaps",
-    "mixture_prior_vae",
-    "densities",
-    "tree_embedding",
-    "branching_diffusion",
+PARTS = {
+    "__init__",
+    "command",
+    "curvature_parts",
+    "inference_methods",
+    "inference_report",
+    "intervals",
+    "mnist_parts",
 }
-PARTS = {"__init__", "command", "intervals", "mnist_parts", "taxonomy"}
+PARTS |= {"regular_tree", "taxonomy"}
 
 
 def test_every_example_is_listed() -> None:
@@ -71,8 +67,6 @@ def test_examples_are_alike(name: str) -> None:
 def test_examples_are_short_and_stand_alone(path: Path) -> None:
     """A clone runs them by their path, from which ``experiments`` is not to be found."""
     text = path.read_text("utf-8")
-    if path.stem in LONG:
-        return
     assert "experiments" not in {word for node in ast.walk(ast.parse(text)) for word in imported(node)}
     if path.stem != "command":
         assert len(text.splitlines()) <= 180

@@ -1,4 +1,4 @@
-"""``examples/storms.py`` with tiny settings, and what it computes."""
+"""``experiments/storms.py`` with tiny settings, and what it computes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TINY = "--components 1 2 --num-steps 3 --starts 1 --warmup 1 --num-samples 4 --c
 
 @pytest.fixture(scope="module")
 def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
-    return load_example("storms")
+    return load_example("experiments.storms")
 
 
 def test_it_runs(

@@ -1,4 +1,4 @@
-"""``examples/single_cell.py`` with tiny settings: its scores, its files, and that it resumes."""
+"""``experiments/single_cell.py`` with tiny settings: its scores, its files, and that it resumes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES = {"disc.png", "embedding.npz", "latent.html", "metrics.json"}
 
 @pytest.fixture(scope="module")
 def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
-    return load_example("single_cell")
+    return load_example("experiments.single_cell")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``examples/mixture_prior_vae.py`` with tiny settings: its prior, its scores, its files, and that it resumes."""
+"""``experiments/mixture_prior.py`` with tiny settings: its prior, its scores, its files, and that it resumes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILES = ["components.png", "latent.png", "metrics.json", "mixture.pt", "single.p
 
 @pytest.fixture(scope="module")
 def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
-    return load_example("mixture_prior_vae")
+    return load_example("experiments.mixture_prior")
 
 
 @pytest.fixture

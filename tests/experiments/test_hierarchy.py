@@ -28,7 +28,7 @@ def _closed() -> Iterator[None]:
 
 @pytest.fixture
 def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
-    return load_example("hierarchy")
+    return load_example("experiments.hierarchy")
 
 
 def table(printed: str) -> dict[str, list[str]]:

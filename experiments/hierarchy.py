@@ -15,10 +15,10 @@ What to look for: each row of ``hierarchy.png`` shows the distribution of the de
 tree than its null. Where they agree, the diagnostic sees no hierarchy. ``hierarchy.html`` shows the first space in the
 disc.
 
-    python examples/hierarchy.py
-    python examples/hierarchy.py --graph karate --graph my.edges
-    python examples/hierarchy.py --points my_points.npy
-    python examples/hierarchy.py --mnist --num-epochs 5
+    python -m experiments.hierarchy
+    python -m experiments.hierarchy --graph karate --graph my.edges
+    python -m experiments.hierarchy --points my_points.npy
+    python -m experiments.hierarchy --mnist --num-epochs 5
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ import networkx
 import numpy as np
 import pyro
 import torch
-from command import Parser, command, input_file, picture_file, positive
 from matplotlib.figure import Figure
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from examples.command import Parser, command, input_file, picture_file, positive
 from pyro_hyperbolic import PoincareBall, datasets, plotting
 from pyro_hyperbolic.analysis import hyperbolic_mds
 from pyro_hyperbolic.geometry import DeltaHyperbolicity, delta_hyperbolicity, four_point_deltas
@@ -259,7 +259,7 @@ def load_points(path: Path, num_points: int, seed: int) -> Tensor:
 
 
 def parser() -> Parser:
-    p = Parser(__doc__, __file__)
+    p = Parser(__doc__, "experiments.hierarchy")
     p.add_argument("--graph", action="append", default=[], help="name or edge list; may be repeated (default: none)")
     text = ".npy file with one point per row; may be repeated (default: none)"
     p.add_argument("--points", action="append", default=[], type=input_file, help=text)
