@@ -24,7 +24,7 @@ from experiments import (
     mnist,
 )
 from pyro_hyperbolic import datasets
-from tests.examples.conftest import _coarse, _one_thread_and_dtype, digits, load_example, refusal  # noqa: F401
+from tests.examples.conftest import _one_thread_and_dtype, digits, load_example, refusal  # noqa: F401
 
 matplotlib.use("agg")
 

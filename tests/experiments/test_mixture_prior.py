@@ -20,6 +20,7 @@ from pyro_hyperbolic.models import HyperbolicVAE
 from tests.examples.comparing import equal
 from tests.helpers import same
 
+pytestmark = pytest.mark.usefixtures("coarse_pictures")
 TINY = (
     "--hidden-dim 16 --batch-size 50 --learning-rate 1e-2 --num-epochs 2 --components 4 --iwae-samples 4"
     " --iwae-images 50 --fit-steps 3 --threads 1"

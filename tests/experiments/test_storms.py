@@ -13,6 +13,7 @@ import torch
 
 from pyro_hyperbolic.datasets import storms
 
+pytestmark = pytest.mark.usefixtures("coarse_pictures")
 TINY = "--components 1 2 --num-steps 3 --starts 1 --warmup 1 --num-samples 4 --chains 2"
 
 
