@@ -22,7 +22,7 @@ mnist: $(STAMP) ## train the Poincaré VAE on MNIST (the bundled subset when MNI
 	$(BIN)/python examples/mnist_svi.py $(ARGS)
 
 experiments: $(STAMP) ## reproduce the paper's tables and figures, for example ARGS="table1 --seeds 2"
-	$(BIN)/python -m pyro_hyperbolic.experiments $(or $(ARGS),--help)
+	$(BIN)/python -m experiments $(or $(ARGS),--help)
 
 test: $(STAMP) ## run the tests and the doctests
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)

@@ -32,8 +32,8 @@ import pyro_hyperbolic.distributions as hdist
 from benchmarks import exact
 from benchmarks.exact import Array
 from benchmarks.results import output_file
+from examples.command import Parser, command, folder, positive
 from pyro_hyperbolic import Lorentz, PoincareBall
-from pyro_hyperbolic.commands import Parser, command, folder, positive
 from pyro_hyperbolic.geometry import Manifold, ScaledManifold
 
 DIM, SAMPLES, MOVES = 3, 200, 4

@@ -33,10 +33,9 @@ from pyro.infer import Trace_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from examples.command import Parser, command, device, folder, positive, require_same
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.accelerate.trainers.rows import SparseRows
-from pyro_hyperbolic.commands import Parser, command, device, folder, positive
-from pyro_hyperbolic.commands.runs import require_same
 from pyro_hyperbolic.infer import FastSVI, Minibatches, load_checkpoint, save_checkpoint
 from pyro_hyperbolic.models import CountVAE
 

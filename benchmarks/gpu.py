@@ -29,8 +29,7 @@ import torch
 
 from benchmarks.gpu_rows import BOUNDS, GROUPS, RATIOS, UNITS, Row, prepare, read, rows
 from benchmarks.results import ResultsParser, one_of
-from pyro_hyperbolic.accelerate.checkpoint import save_json
-from pyro_hyperbolic.commands import command, device, positive
+from examples.command import command, device, positive, save_json
 
 REPEATS = 5
 REPEAT_SECONDS = 0.1  # a repeat is as many steps as last about this long

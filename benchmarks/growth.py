@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.gpu_rows import BATCH, DIM, GROUPS, read
 from benchmarks.results import results
-from pyro_hyperbolic.commands import Parser, command, picture_file
+from examples.command import Parser, command, picture_file
 
 Entry = dict[str, Any]
 LABELS = {

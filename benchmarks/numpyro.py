@@ -29,9 +29,8 @@ from pyro.infer import Trace_ELBO
 
 from benchmarks.numpyro_nuts import POSTERIORS, Walk, walks
 from benchmarks.results import ResultsParser, require
+from examples.command import at_least, command, device, natural, positive, save_json
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.accelerate.checkpoint import save_json
-from pyro_hyperbolic.commands import at_least, command, device, natural, positive
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, Minibatches, log_marginal_likelihood
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 
@@ -181,7 +180,7 @@ def evaluation(args: argparse.Namespace) -> dict[str, Any]:
 
     def ours(number: int) -> None:
         log_marginal_likelihood(
-            vae.model, vae.guide, images, num_samples=args.samples, chunk=1 << 19, compile=args.device == "cuda"
+            vae.model, vae.guide, images, num_samples=args.samples, compile=args.device == "cuda"
         ).sum().item()
 
     def other(number: int) -> None:

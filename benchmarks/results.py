@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyro_hyperbolic.commands import Parser, folder, input_file
+from examples.command import Parser, folder, input_file
 
 Result = dict[str, Any]
 # What reading something else than a result raises.

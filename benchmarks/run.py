@@ -20,8 +20,7 @@ from benchmarks.results import one_of, output_file
 from benchmarks.spaces import spaces
 from benchmarks.timing import Ratio, Settings
 from benchmarks.training import training
-from pyro_hyperbolic.accelerate.checkpoint import save_json
-from pyro_hyperbolic.commands import Parser, command, positive
+from examples.command import Parser, command, positive, save_json
 
 GROUPS: dict[str, Callable[[Settings], Iterable[Ratio]]] = {
     "distributions": distributions,

@@ -8,7 +8,7 @@ from sphinx.application import Sphinx
 import pyro_hyperbolic
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "examples"))  # some figures are drawn by functions of the examples
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]  # some figures are drawn by functions of experiments and examples
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "docs" / "live")]
 import pages  # noqa: E402
 

@@ -21,13 +21,12 @@ from typing import Any
 
 import pyro
 import torch
+from command import Parser, command, natural, positive, record, save_json
 from pyro.infer import Trace_ELBO
 from torch import nn
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import datasets, geometry, infer
-from pyro_hyperbolic.accelerate.checkpoint import save_json
-from pyro_hyperbolic.commands import Parser, command, natural, positive, record
 from pyro_hyperbolic.models import ManifoldVAE, WarmUp
 from pyro_hyperbolic.nn import Encoder, GyroplaneLinear, ManifoldModule
 

@@ -21,47 +21,25 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
-import networkx
 import pyro
 import pyro.distributions as dist
 import torch
+from command import Parser, at_least, command, positive, record, save_json
+from curvature_parts import PRIOR, draw_curvature, draw_predicted, leaf_distances, pairs, predicted
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal, init_to_value
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor
 
 import pyro_hyperbolic.distributions as hdist
-from pyro_hyperbolic import PoincareBall, plotting
-from pyro_hyperbolic.accelerate.checkpoint import save_json
+from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.analysis import hyperbolic_mds
-from pyro_hyperbolic.commands import Parser, at_least, command, positive, record
 from pyro_hyperbolic.infer import with_drawn_curvature
 
 Values = dict[str, Tensor]
-PRIOR = {"c": (0.0, 1.0), "spread": (1.0, 0.5), "noise": (-1.0, 0.5)}  # of the logarithms: mean, standard deviation
 STARTS = (0.02, 0.05, 0.1, 0.2)  # curvatures to start from
-
-
-def leaf_distances(leaves: int, seed: int) -> Tensor:
-    """Distances ``(N, N)`` along a random binary tree whose edges have the mean length 1."""
-    generator = torch.Generator().manual_seed(seed)
-    tree, open_ends = networkx.Graph(), [0]
-    while len(open_ends) < leaves:
-        node = open_ends.pop(int(torch.randint(len(open_ends), (), generator=generator)))
-        for _ in range(2):
-            child = tree.number_of_nodes() or 1
-            tree.add_edge(node, child, weight=float(0.5 + torch.rand((), generator=generator)))
-            open_ends.append(child)
-    lengths = dict(networkx.all_pairs_dijkstra_path_length(tree))
-    return torch.tensor([[lengths[i][j] for j in open_ends] for i in open_ends], dtype=torch.float64)
-
-
-def pairs(count: int) -> Tensor:
-    return torch.triu_indices(count, count, offset=1)
 
 
 @with_drawn_curvature
@@ -119,15 +97,6 @@ def sample(begin: Values, arguments: tuple[Any, ...], args: argparse.Namespace) 
     return samples, sum(map(len, mcmc.diagnostics()["divergences"].values()))
 
 
-def predicted(samples: Values) -> tuple[Tensor, Tensor]:
-    """Distances ``(..., pairs)`` of the points, without and with noise."""
-    ball = PoincareBall(samples["c"])
-    z = ball.from_normal_coords(None, samples["z_coords"])
-    i, j = pairs(z.shape[-2])
-    d = ball.dist(z[..., i, :], z[..., j, :])
-    return d, d + samples["noise"] * torch.randn_like(d)
-
-
 def health(samples: Values, distances: Tensor) -> dict[str, Any]:
     """R-hat and effective samples of what is reported, and of the distances of all pairs."""
     rows = {name: samples[name].squeeze(-1).log() for name in PRIOR}
@@ -149,57 +118,6 @@ def health(samples: Values, distances: Tensor) -> dict[str, Any]:
         "in_90%": ((low <= observed) & (observed <= high)).double().mean().item(),
     }
     return result
-
-
-COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2")
-
-
-def draw_curvature(curvatures: dict[int, Tensor], folder: Path) -> None:
-    """Intervals of the curvature by chain with that of the prior, and the chains ``(chains, samples)`` themselves."""
-    ends = torch.tensor([0.05, 0.95])
-    count = 1 + len(curvatures)
-    figure, axes = plt.subplots(1, count, figsize=(3.2 * count, 2.7), layout="constrained", squeeze=False)
-    left = axes[0, 0]
-    left.plot(dist.LogNormal(*PRIOR["c"]).icdf(ends), [0, 0], color="0.7", lw=6)
-    row, places, names = 0, [0.0], ["prior"]
-    for (dim, chains), colour in zip(curvatures.items(), COLOURS, strict=False):
-        for chain in chains:
-            row -= 1
-            left.plot(chain.quantile(ends), [row, row], color=colour, lw=4)
-        places.append(row + (len(chains) - 1) / 2)
-        names.append(f"d = {dim}")
-        row -= 1
-    left.set(xscale="log", xlabel="curvature c, 90%", title="each chain")
-    left.set_yticks(places, names)
-    left.tick_params(axis="y", length=0)
-    left.set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
-    left.minorticks_off()
-    for ax, (dim, chains) in zip(axes[0, 1:], curvatures.items(), strict=True):
-        ax.plot(chains.T, lw=0.8)
-        ax.set(xlabel="sample", title=f"curvature, d = {dim}")
-    for ax in axes[0]:
-        ax.spines[["top", "right"]].set_visible(False)
-    plotting.save(figure, folder / "curvature_of_data.png", dpi=150)
-    plt.close(figure)
-
-
-def draw_predicted(posteriors: dict[int, Values], distances: Tensor, folder: Path) -> None:
-    """Observed against predicted distances."""
-    figure, axes = plt.subplots(1, len(posteriors), figsize=(3.6 * len(posteriors), 3.4), sharey=True, squeeze=False)
-    i, j = pairs(len(distances))
-    for ax, (dim, samples), colour in zip(axes[0], posteriors.items(), COLOURS, strict=False):
-        replicated = predicted(samples)[1].flatten(0, 1)
-        low, middle, high = replicated.quantile(torch.tensor([0.05, 0.5, 0.95]), 0)
-        observed = distances[i, j]
-        ax.vlines(observed, low, high, color=colour, alpha=0.15, lw=1)
-        ax.plot(observed, middle, ".", ms=2, color=colour)
-        ax.axline((0, 0), slope=1, color="0.3", lw=0.8)
-        ax.set(xlabel="observed distance", title=f"d = {dim}")
-        ax.spines[["top", "right"]].set_visible(False)
-    axes[0, 0].set_ylabel("predicted, median and 90%")
-    figure.tight_layout()
-    plotting.save(figure, folder / "curvature_predicted.png", dpi=150)
-    plt.close(figure)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

@@ -22,14 +22,13 @@ from typing import Any
 
 import pyro
 import torch
-from mnist_svi import CHUNK, VAE, add_options, build_loss, build_model, draw, evaluate
+from command import Parser, command, load_run, positive, record, save_json, save_run
+from mnist_parts import FREE_OPTIONS, add_options, build_loss, draw, evaluate, negative_iwae
+from mnist_svi import VAE
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import accelerate, datasets, infer
-from pyro_hyperbolic.accelerate.checkpoint import save_json
-from pyro_hyperbolic.commands import Parser, command, load_run, positive, record, save_run
 
-FREE_OPTIONS = ("num_epochs", "iwae_samples", "timeout")  # may change when a run goes on
 STOPPED = "asked to stop, as torchrun does when another process has ended"
 
 
@@ -43,8 +42,8 @@ def train(args: argparse.Namespace, place: accelerate.TorchrunProcess) -> tuple[
 
     pyro.clear_param_store()
     pyro.set_rng_seed(args.seed)
-    vae = build_model(args).to(place.device)
-    vae.init_output_bias(images)
+    vae = VAE(args).to(place.device)
+    vae.start_at(images)
     optimiser = pyro.optim.Adam({"lr": args.learning_rate})
     svi = infer.DistributedSVI(vae.model, vae.guide, optimiser, build_loss(args))
 
@@ -76,12 +75,9 @@ def train(args: argparse.Namespace, place: accelerate.TorchrunProcess) -> tuple[
             save_run(state, path, args, training_images=len(images))
             save_json(result | {"history": history}, args.output_dir / "metrics.json")
 
-    result |= {"history": history, "curvatures": [torch.as_tensor(c).item() for c in vae.manifold.curvatures]}
+    result |= {"history": history, "curvatures": [c.item() for c in vae.space.curvatures]}
     if args.iwae_samples:
-        options: Any = {"num_samples": args.iwae_samples, "chunk": CHUNK[images.device.type], "standard_error": True}
-        estimates, errors = svi.log_marginal_likelihood(held_out, **options)
-        result["negative_iwae"] = -estimates.mean().item()
-        result["negative_iwae_error"] = errors.square().sum().sqrt().item() / len(errors)
+        result |= negative_iwae(svi.log_marginal_likelihood, held_out, args.iwae_samples)
     return vae, result, test
 
 
@@ -102,7 +98,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             save_json(result, args.output_dir / "metrics.json")
             if args.iwae_samples:
                 print(f"negative IWAE-{args.iwae_samples} on the test set: {result['negative_iwae']:.2f}")
-            draw(vae, test, result["history"], 0, args.output_dir)
+            draw(vae, test, result["history"], args)
         return result
 
 

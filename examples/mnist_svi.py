@@ -1,7 +1,7 @@
 """Train a variational auto-encoder with a hyperbolic latent space on MNIST (the paper's Section 5.2).
 
 This is Pyro's ``vae.py`` with one change: the latents are points of a space of your choice, by default the Poincaré
-disc. Everything else is as you know it: a model, a guide, ``SVI`` and an ELBO.
+disc. So the normals are those of the space, and the first layer of the decoder measures distances in it.
 
     python examples/mnist_svi.py
     python examples/mnist_svi.py --space p5 --curvature 0.7 --prior riemannian --posterior riemannian
@@ -12,11 +12,8 @@ The output folder gets the metrics, a checkpoint after every epoch, and pictures
 with ``--resume``. It ends bit for bit where an uninterrupted run would have.
 
 What to look for: in ``latent.png`` each dot is a test digit, coloured by its class. The classes separate without
-labels. Digits that look alike, such as 4, 7 and 9, share a border. On the page ``latent.html``, drag a cluster to the
-middle to spread it out. In ``digits.png`` each digit is next to what two numbers keep of it. Below are draws of the
-model. The blurred ones lie between classes. In ``loss.png`` the losses fall until the model overfits.
-
-``mnist_ensemble.py`` trains many of these models at once, and ``mnist_distributed.py`` trains one on several devices.
+labels. On the page ``latent.html``, drag a cluster to the middle to spread it out. In ``digits.png`` each digit is next
+to what two numbers keep of it. Below are draws of the model. In ``loss.png`` the losses fall until the model overfits.
 """
 
 from __future__ import annotations
@@ -24,70 +21,101 @@ from __future__ import annotations
 import argparse
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pyro
+import pyro.distributions as dist
 import torch
-from pyro.infer import SVI, RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
-from torch import Tensor
+from command import Parser, command, load_run, natural, record, save_json, save_run
+from mnist_parts import FREE_OPTIONS, add_options, build_loss, draw, evaluate, negative_iwae
+from pyro.infer import SVI
+from torch import Tensor, nn
+from torch.nn.functional import relu, softplus
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic import datasets, geometry, infer, plotting
-from pyro_hyperbolic.accelerate.checkpoint import save_json
-from pyro_hyperbolic.commands import Parser, command, curvature, load_run, natural, positive, record, save_run
-from pyro_hyperbolic.models import DISTRIBUTIONS, ManifoldVAE
-from pyro_hyperbolic.nn import DECODERS, ManifoldModule
-
-LOSSES: Any = {"trace": Trace_ELBO, "meanfield": TraceMeanField_ELBO, "iwae": partial(RenyiELBO, alpha=0)}
-SCALES = ("isotropic", "diagonal")
-CHUNK = {"cpu": 1 << 14, "cuda": 1 << 18}  # what the estimate of the marginal likelihood holds at a time
-FREE_OPTIONS = ("num_epochs", "iwae_samples", "gyroplanes")  # may change when a run goes on
+from pyro_hyperbolic import datasets, geometry, infer
+from pyro_hyperbolic.models import DISTRIBUTIONS
+from pyro_hyperbolic.nn import GyroplaneLinear, Log0, ManifoldModule, MobiusLinear, exp0
 
 
-class VAE(ManifoldVAE):
-    """The base class has the networks; its programs are these, with more options."""
+class Encoder(nn.Module):
+    """From images to the parameters of q(z | x): a location in flat coordinates, and a positive scale."""
 
-    def model(self, x: Tensor) -> None:  # type: ignore[override]  # fewer options
+    def __init__(self, latent_dim: int, scale_dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(28 * 28, hidden_dim)
+        self.loc = nn.Linear(hidden_dim, latent_dim)
+        self.scale = nn.Linear(hidden_dim, scale_dim)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = relu(self.hidden(x.flatten(-2)))
+        return self.loc(hidden), softplus(self.scale(hidden))
+
+
+class Decoder(nn.Module):
+    """From points of the space to the logits of images: a first layer that knows the space, then an ordinary one."""
+
+    def __init__(self, kind: str, space: ManifoldModule, latent_dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(hidden_dim, 28 * 28)
+        if kind == "gyroplane":  # the paper's: distances of a point to hyperplanes
+            self.embed: nn.Module = GyroplaneLinear(latent_dim, hidden_dim, space)
+        elif kind == "mobius":
+            self.embed = nn.Sequential(MobiusLinear(latent_dim, hidden_dim, space), Log0(space))
+        elif kind == "logmap":
+            self.embed = nn.Sequential(Log0(space), nn.Linear(latent_dim, hidden_dim))
+        else:  # coordinates, as if the space were flat
+            self.embed = nn.Linear(space().ambient_dim(latent_dim), hidden_dim)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.output(relu(self.embed(z))).unflatten(-1, (28, 28))
+
+
+class VAE(nn.Module):
+    """The networks, and the two programs that Pyro trains."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__()
+        learn = args.curvature == "learn"
+        c = 1.0 if learn else args.curvature
+        self.space = ManifoldModule(geometry.from_signature(args.space, c=c, k=-c), learnable=learn)
+        self.dim = geometry.signature_dim(args.space)
+        self.prior_family, self.posterior_family = DISTRIBUTIONS[args.prior], DISTRIBUTIONS[args.posterior]
+        self.register_buffer("prior_scale", torch.tensor(args.prior_scale))
+        self.encoder = Encoder(self.dim, 1 if args.posterior_scale == "isotropic" else self.dim, args.hidden_dim)
+        kind = args.decoder or ("gyroplane" if self.space.curvatures else "mlp")
+        self.decoder = Decoder(kind, self.space, self.dim, args.hidden_dim)
+
+    def prior(self) -> Any:
+        """A normal at the origin of the latent space."""
+        space = self.space()
+        return self.prior_family(space.origin(self.dim, device=self.prior_scale.device), self.prior_scale, space)
+
+    def encode(self, x: Tensor) -> Any:
+        """A normal at the point where the encoder puts an image: the exponential map takes it into the space."""
+        (loc, scale), space = self.encoder(x), self.space()
+        return self.posterior_family(exp0(space, loc), scale, space)
+
+    def decode(self, z: Tensor) -> Any:
+        return dist.Bernoulli(logits=self.decoder(z), validate_args=False).to_event(2)  # pixels are grey levels
+
+    def model(self, x: Tensor) -> None:
         pyro.module("vae", self)
         with pyro.plate("data", len(x)):
-            z = pyro.sample("z", self.prior())  # a normal at the origin of the latent space
-            pyro.sample("x", self.decode(z), obs=x)  # Bernoulli pixels
+            z = pyro.sample("z", self.prior())
+            pyro.sample("x", self.decode(z), obs=x)
 
-    def guide(self, x: Tensor) -> None:  # type: ignore[override]  # fewer options
+    def guide(self, x: Tensor) -> None:
         pyro.module("vae", self)
         with pyro.plate("data", len(x)):
-            pyro.sample("z", self.encode(x))  # a normal at the point where the encoder puts the image
+            pyro.sample("z", self.encode(x))
 
-
-def build_model(args: argparse.Namespace) -> VAE:
-    """The auto-encoder that the options describe."""
-    learn = args.curvature == "learn"
-    c = 1.0 if learn else args.curvature
-    space = geometry.from_signature(args.space, c=c, k=-c)
-    names = ("hidden_dim", "prior", "posterior", "prior_scale", "posterior_scale")
-    options = {name: getattr(args, name) for name in names}
-    options["decoder"] = args.decoder or ("gyroplane" if space.curvatures else "mlp")
-    return VAE(ManifoldModule(space, learnable=learn), geometry.signature_dim(args.space), (28, 28), **options)
-
-
-def build_loss(args: argparse.Namespace) -> Any:
-    if args.loss == "iwae" and args.particles == 1:
-        raise ValueError("--loss iwae needs --particles of at least 2; with one it is the ELBO.")
-    return LOSSES[args.loss](num_particles=args.particles, vectorize_particles=True, max_plate_nesting=1)
-
-
-@torch.no_grad()
-def evaluate(vae: ManifoldVAE, images: Tensor) -> dict[str, float]:
-    """Negative ELBO per image and its two terms, one sample of the posterior each."""
-    reconstruction = kl = 0.0
-    for x in images.split(1000):
-        posterior = vae.encode(x)
-        z = posterior.rsample()
-        reconstruction -= vae.decode(z).log_prob(x).sum().item() / len(images)
-        kl += (posterior.log_prob(z) - vae.prior().log_prob(z)).sum().item() / len(images)
-    return {"test_loss": reconstruction + kl, "test_reconstruction": reconstruction, "test_kl": kl}
+    @torch.no_grad()
+    def start_at(self, images: Tensor) -> None:
+        """Let the decoder begin with the mean image, which saves the first steps (the paper's appendix)."""
+        half = 0.5 / len(images)  # of an image: a pixel that is always 0 has no finite logit
+        mean = (images.mean(0) * (1 - 2 * half) + half).clamp(half, 1 - half)
+        self.decoder.output.bias.copy_(torch.logit(mean).flatten())
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -96,8 +124,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     print(f"{len(images)} training and {len(held_out)} test digits ({train.source}); results in {args.output_dir}")
     pyro.clear_param_store()
     pyro.set_rng_seed(args.seed)
-    vae = build_model(args).to(args.device)
-    vae.init_output_bias(images)
+    vae = VAE(args).to(args.device)
+    vae.start_at(images)
     optimiser = pyro.optim.Adam({"lr": args.learning_rate})
     trainer = infer.FastSVI if args.fast else SVI  # FastSVI is SVI without Pyro's overhead
     svi: Any = trainer(vae.model, vae.guide, optimiser, build_loss(args))
@@ -125,43 +153,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         save_run(state, path, args, training_images=len(images))
         save_json(result | {"history": history}, args.output_dir / "metrics.json")
 
-    result |= {"history": history, "curvatures": [torch.as_tensor(c).item() for c in vae.manifold.curvatures]}
+    result |= {"history": history, "curvatures": [c.item() for c in vae.space.curvatures]}
     if args.iwae_samples:
-        options: Any = {"num_samples": args.iwae_samples, "chunk": CHUNK[images.device.type], "standard_error": True}
-        estimates, errors = infer.log_marginal_likelihood(vae.model, vae.guide, held_out, **options)
-        result["negative_iwae"] = -estimates.mean().item()
-        result["negative_iwae_error"] = errors.square().sum().sqrt().item() / len(errors)
+        bound = partial(infer.log_marginal_likelihood, vae.model, vae.guide)
+        result |= negative_iwae(bound, held_out, args.iwae_samples)
         print(f"negative IWAE-{args.iwae_samples} on the test set: {result['negative_iwae']:.2f}")
     save_json(result, args.output_dir / "metrics.json")
-    draw(vae, test, history, args.gyroplanes, args.output_dir)
+    draw(vae, test, history, args)
     return result
-
-
-def draw(vae: ManifoldVAE, test: datasets.Digits, history: list[Any], gyroplanes: int, folder: Path) -> None:
-    """The latent space as a picture and as a page, reconstructions, samples, and the losses."""
-    images, labels = test.images[:5000], test.labels[:5000]
-    factors = len(vae.manifold.leaves(vae.latent.dim))
-    figure, axes = plt.subplots(1, factors, figsize=(6.5 * factors, 5.6), layout="constrained", squeeze=False)
-    for number, ax in enumerate(axes.flat):
-        plotting.latent_space(vae, images, labels, ax, gyroplanes, factor=number, s=4)
-    plotting.save(figure, folder / "latent.png")
-    names = [f"{digit} (test image {i})" for i, digit in enumerate(labels.tolist())]
-    pages = plotting.explore_latents(vae, images, folder / "latent.html", labels, names, images, title="MNIST")
-    print(f"open {' or '.join(str(page.path) for page in pages)} in a browser to move through the latent space")
-    digits = images[:32].to(next(vae.parameters()).device)
-    figure, (top, bottom) = plt.subplots(2, 1, figsize=(6, 8), layout="constrained", height_ratios=(1, 4))
-    pairs = torch.stack([digits, vae.reconstruct(digits)], 1).flatten(0, 1)
-    plotting.images(pairs, 16, top).set_title("test digits and their reconstructions, side by side")
-    plotting.images(vae.generate(100), 10, bottom).set_title("samples of the model")
-    plotting.save(figure, folder / "digits.png")
-
-    figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-    for key in ("train_loss", "test_loss"):
-        ax.plot([row["epoch"] for row in history], [row[key] for row in history], label=key.replace("_", " "))
-    ax.set(xlabel="epoch", ylabel="per image")
-    ax.legend(frameon=False)
-    plotting.save(figure, folder / "loss.png")
-    plt.close("all")
 
 
 def parser() -> Parser:
@@ -172,27 +171,6 @@ def parser() -> Parser:
     p.add_seed()
     p.add_output_dir(checkpoint="checkpoint.pt")
     return p
-
-
-def add_options(p: Parser) -> None:
-    """Of the model and its training."""
-    p.add_space("p2")
-    p.add_argument("--curvature", type=curvature, default=1.4, help="c (curvature -c), or learn (paper: 0.1 to 1.4)")
-    p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="prior distribution (paper: both)")
-    p.add_argument("--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="guide (paper: as the prior)")
-    p.add_argument("--posterior-scale", choices=SCALES, default=SCALES[0], help="a scale per image or per dimension")
-    p.add_argument("--prior-scale", type=positive(float), default=1.0, help="scale of the prior (paper: 1)")
-    p.add_argument("--decoder", choices=sorted(DECODERS), help="first decoder layer (default: gyroplane; flat: mlp)")
-    p.add_argument("--hidden-dim", type=positive(int), default=600, help="width of the hidden layers (paper: 600)")
-    p.add_argument("--loss", choices=sorted(LOSSES), default="trace", help="Trace_ELBO, TraceMeanField_ELBO or IWAE")
-    p.add_argument("--particles", type=positive(int), default=1, help="samples of the posterior per image (paper: 1)")
-    p.add_argument("--num-epochs", type=positive(int), default=40, help="passes over the training data (paper: 80)")
-    p.add_argument("--batch-size", type=positive(int), default=128, help="images per step (paper: 128)")
-    p.add_argument("--learning-rate", type=positive(float), default=1e-3, help="learning rate of Adam (paper: 5e-4)")
-    p.add_argument("--iwae-samples", type=natural, default=500, help="samples per image; 0 for none (paper: 5000)")
-    p.add_device()
-    p.add_threads()
-    p.add_data_dir("the MNIST files")
 
 
 main = command(parser, run)

@@ -24,11 +24,11 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
+from command import Parser, at_least, command, picture_file, positive
+from regular_tree import draw_tree, embed_tree, shortest_edge
 from torch import Tensor
 
 from pyro_hyperbolic import PoincareBall, plotting
-from pyro_hyperbolic.commands import Parser, at_least, command, picture_file, positive
-from pyro_hyperbolic.experiments.figures.trees import draw_tree, embed_tree, shortest_edge
 
 MOST_NODES = 3000  # the distances of all pairs are kept
 

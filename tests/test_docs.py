@@ -172,7 +172,9 @@ def test_every_public_name_is_in_the_api_pages() -> None:
     assert not missing, f"give these an entry in docs/api: {sorted(missing)}"
 
 
-COMMAND = re.compile(r"(?:\$ |`)(?:python|torchrun [-\w ]+) examples/(\w+)\.py([^`#\n]*)")
+COMMAND = re.compile(
+    r"(?:\$ |`)(?:python|torchrun [-\w ]+) (?:-m |examples/)(experiments\.\w+|\w+(?=\.py))(?:\.py)?([^`#\n]*)"
+)
 COMMANDS = sorted(
     {found for path in [ROOT / "README.md", *PAGES] for found in COMMAND.findall(path.read_text("utf-8"))}
 )
@@ -184,8 +186,9 @@ def test_commands_have_options_that_the_example_knows(
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "docs").mkdir()
-    for name in ("my.edges", "my_points.npy", "cells.h5ad"):  # the reader's own
+    for folder in ("docs", "tree"):
+        (tmp_path / folder).mkdir()
+    for name in ("my.edges", "my_points.npy", "cells.h5ad", "tree/posterior.pt"):  # the reader's own
         (tmp_path / name).write_text("0 1\n")
     arguments = shlex.split(options.replace("--device cuda", "--device cpu"))
     importlib.import_module(example).parser().parse_args(arguments)
@@ -193,7 +196,8 @@ def test_commands_have_options_that_the_example_knows(
 
 def test_every_example_is_on_its_page() -> None:
     page = (DOCS / "examples.rst").read_text()
-    names = [path.name for path in (ROOT / "examples").glob("*.py")]
+    texts = {path.name: path.read_text("utf-8") for path in (ROOT / "examples").glob("*.py")}
+    names = [name for name, text in texts.items() if "__main__" in text]  # the others are parts of these
     assert names
     assert not [name for name in names if not re.search(rf"\$ (python|torchrun .*) examples/{name}", page)]
 

@@ -1,7 +1,6 @@
 """Imports point one way, between folders and between the files of one.
 
-experiments -> commands -> infer
-experiments -> infer, plotting, datasets -> models -> nn -> distributions -> geometry -> ops
+infer, plotting, datasets -> models -> nn -> distributions -> geometry -> ops
 infer, datasets -> accelerate -> ops.checks
 plotting -> analysis -> distributions
 accelerate: processes -> trainers -> bounds -> programs
@@ -39,8 +38,6 @@ MAY_IMPORT = {
     "infer": {"accelerate", "models"} | BELOW_MODELS,
     "plotting": {"models", "analysis"} | BELOW_MODELS,
     "datasets": {"accelerate", "models"} | BELOW_MODELS,
-    "commands": {"accelerate", "infer", "models"} | BELOW_MODELS,
-    "experiments": {"accelerate", "commands", "infer", "plotting", "datasets", "models", "analysis"} | BELOW_MODELS,
     # The package's own __init__ and files beside it.
     "": {"accelerate", "infer", "models"} | BELOW_MODELS,
 }

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pyro_hyperbolic"
 PROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
 CODE = sorted(PACKAGE.rglob("*.py"))
+PROGRAMS = [path for part in ("experiments", "examples", "benchmarks") for path in (ROOT / part).rglob("*.py")]
 
 
 def name(path: Path) -> str:
@@ -21,10 +22,20 @@ def test_every_file_of_the_package_is_in_the_wheel() -> None:
     (line,) = re.findall(r"^pyro_hyperbolic = \[(.*)\]$", PROJECT, re.MULTILINE)
     patterns = re.findall(r'"([^"]+)"', line)
     data = [name(p) for p in PACKAGE.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")]
-    assert {"py.typed", "experiments/data/paper_tables.json"} <= set(data)
+    assert {"py.typed", "datasets/data/README.md"} <= set(data)
     assert not [path for path in data if not any(fnmatch(path, pattern) for pattern in patterns)]
     without = {path.parent for path in CODE} - {path.parent for path in CODE if path.name == "__init__.py"}
     assert not without, "setuptools takes folders that have an __init__.py"
+
+
+def test_the_wheel_holds_the_library_alone() -> None:
+    (line,) = re.findall(r"^include = \[(.*)\]$", PROJECT, re.MULTILINE)
+    assert line == '"pyro_hyperbolic*"'
+    assert not [name(path) for path in PACKAGE.iterdir() if path.name in ("experiments", "commands", "examples")]
+    manifest = (ROOT / "MANIFEST.in").read_text("utf-8")
+    data = {path.suffix for path in (ROOT / "experiments").rglob("*") if path.is_file()} - {".pyc"}
+    assert data == {".py", ".json"}
+    assert "recursive-include experiments *.py *.json\n" in manifest
 
 
 def test_pythons_are_those_of_the_metadata() -> None:
@@ -57,5 +68,5 @@ def test_texts_without_encoding_are_found() -> None:
 
 
 def test_texts_are_utf_8_on_every_machine() -> None:
-    found = {name(path): texts_without_encoding(path.read_text("utf-8")) for path in CODE}
+    found = {path.name: texts_without_encoding(path.read_text("utf-8")) for path in [*CODE, *PROGRAMS]}
     assert not {path: lines for path, lines in found.items() if lines}

@@ -32,7 +32,6 @@ ROOT = Path(pyro_hyperbolic.__file__).parent
 DOORS = {"private.py", "accelerate/private.py", "accelerate/fast_nuts.py"}
 # Files that are being rewritten, or leave the package.
 PENDING = {
-    *("commands/errors.py", "experiments/cells.py"),
     *("distributions/base.py", "distributions/homes.py"),
 }
 LIBRARIES = {"torch", "pyro", "dist", "nn", "F", "poutine", "sys", "inspect", "importlib", "np"}

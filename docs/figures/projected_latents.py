@@ -38,12 +38,12 @@ def main(args: argparse.Namespace) -> None:
     )
     for column, folder in zip(axes.T, args.folders, strict=True):
         state = load_checkpoint(folder / "checkpoint.pt", map_location="cpu")
-        vae = mnist_svi.build_model(argparse.Namespace(**state["options"]))
+        vae = mnist_svi.VAE(argparse.Namespace(**state["options"]))
         vae.load_state_dict(state["state"]["model"])
         test = datasets.mnist(state["options"]["data_dir"], train=False)
         with torch.no_grad():
             z = vae.encode(test.images[:DIGITS]).mean
-        ball = PoincareBall(float(vae.manifold.c))
+        ball = PoincareBall(float(vae.space.c))
         for ax, kind in zip(column, PROJECTIONS, strict=True):
             pca = kind(2).fit(z, ball)
             labels = test.labels[:DIGITS]

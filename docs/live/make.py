@@ -2,9 +2,10 @@
 
     python examples/mnist_svi.py --num-epochs 10 --fast --output-dir outputs/mnist
     python docs/live/make.py mnist outputs/mnist
-    python examples/bayesian_tree.py --output-dir outputs/taxonomy
+    python examples/bayesian_tree.py --output-dir outputs/tree
+    python examples/leaf_regions.py --posterior outputs/tree/posterior.pt --output-dir outputs/taxonomy
     python docs/live/make.py taxonomy outputs/taxonomy
-    python examples/link_prediction.py --space p2 --seeds 1 --output-dir outputs/karate
+    python -m experiments.link_prediction --space p2 --seeds 1 --output-dir outputs/karate
     python docs/live/make.py karate outputs/karate
 
 The files hold the data of a page without its script; docs/live/pages.py makes the pages, with the script of the day.
@@ -37,13 +38,15 @@ def content_of(page: Path) -> dict[str, Any]:
 
 def mnist(folder: Path) -> dict[str, Any]:
     """The first test digits only: a page of all is larger than the rest of the documentation."""
+    import mnist_parts
     import mnist_svi
 
     from pyro_hyperbolic import datasets, plotting
     from pyro_hyperbolic.infer import load_checkpoint
 
     state = load_checkpoint(folder / "checkpoint.pt")
-    vae = mnist_svi.build_model(argparse.Namespace(**state["options"]))
+    args = argparse.Namespace(**state["options"])
+    vae = mnist_svi.VAE(args)
     vae.load_state_dict(state["state"]["model"])
     test = datasets.mnist(state["options"]["data_dir"], train=False)
     with tempfile.TemporaryDirectory() as temporary:
@@ -52,7 +55,14 @@ def mnist(folder: Path) -> dict[str, Any]:
         names = [f"{digit} (test image {i})" for i, digit in enumerate(labels.tolist())]
         about = f"Each dot is one of {DIGITS:,} test digits, where the encoder puts it."
         plotting.explore_latents(
-            vae, images, page, labels, names, images, title="Latent space of MNIST", description=about
+            mnist_parts.library_model(vae, args),
+            images,
+            page,
+            labels,
+            names,
+            images,
+            title="Latent space of MNIST",
+            description=about,
         )
         return content_of(page)
 

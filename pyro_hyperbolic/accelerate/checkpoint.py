@@ -1,9 +1,7 @@
-"""Files that are complete or not there: checkpoints and records of long jobs."""
+"""Checkpoints of long jobs: files that are complete or not there."""
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import pickle
 import struct
@@ -84,24 +82,6 @@ def _is_checkpoint(path: str | os.PathLike[str]) -> bool:
         return payload.keys() >= {"state", "rng"}
     except _DAMAGE:
         return False
-
-
-def save_json(value: Any, path: str | os.PathLike[str]) -> None:
-    """Write ``value`` as JSON, atomically; a number that is not finite, which JSON lacks, as null."""
-    save_text(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n", path)
-
-
-def save_text(text: str, path: str | os.PathLike[str]) -> None:
-    """Write a text, atomically."""
-    _write(Path(path), lambda partial: partial.write_text(text, "utf-8"))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _write(path: Path, write: Callable[[Path], Any]) -> None:

@@ -71,7 +71,7 @@ class GyroplaneLinear(nn.Module):
         distances of the planes from the origin are uniform in :math:`\pm s\sqrt{3/d}` for a spread ``s``.
 
         No other values that we tried are better by more than the noise on held-out training images of MNIST; see
-        ``python -m pyro_hyperbolic.experiments choices``.
+        ``python -m experiments choices``.
 
         :param gain: gain of the normals.
         :param spread: spread of the offsets.

@@ -1,7 +1,5 @@
 """Files that are complete or not there."""
 
-import json
-import math
 import os
 
 import numpy as np
@@ -12,7 +10,6 @@ from pyro.infer import SVI, Trace_ELBO
 from pyro.optim import Adam
 
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.accelerate.checkpoint import save_json
 from pyro_hyperbolic.infer import load_checkpoint, save_checkpoint
 from pyro_hyperbolic.models import HyperbolicVAE
 
@@ -110,7 +107,6 @@ def fail_while_writing(monkeypatch):
         raise Failure
 
     monkeypatch.setattr(torch, "save", broken)
-    monkeypatch.setattr("pathlib.Path.write_text", lambda path, text, encoding: broken(text, path))
 
 
 def fail_on_the_way_to_the_disk(monkeypatch):
@@ -128,41 +124,33 @@ def fail_while_renaming(monkeypatch):
 
 
 FAILURES = [fail_while_writing, fail_on_the_way_to_the_disk, fail_while_renaming]
-WRITERS = {
-    "checkpoint": (save_checkpoint, load_checkpoint),
-    "json": (save_json, lambda path: json.loads(path.read_text())),
-}
 
 
 class TestAtomic:
     @pytest.mark.parametrize("failure", FAILURES, ids=lambda f: f.__name__)
-    @pytest.mark.parametrize("kind", WRITERS)
-    def test_a_failure_leaves_the_old_file(self, tmp_path, kind, failure):
-        save, load = WRITERS[kind]
-        save({"epoch": 1}, tmp_path / "file")
+    def test_a_failure_leaves_the_old_file(self, tmp_path, failure):
+        save_checkpoint({"epoch": 1}, tmp_path / "file")
         with pytest.MonkeyPatch.context() as monkeypatch:
             failure(monkeypatch)
             with pytest.raises(Failure):
-                save({"epoch": 2}, tmp_path / "file")
+                save_checkpoint({"epoch": 2}, tmp_path / "file")
         assert os.listdir(tmp_path) == ["file"]
-        assert load(tmp_path / "file") == {"epoch": 1}
+        assert load_checkpoint(tmp_path / "file") == {"epoch": 1}
 
     @pytest.mark.parametrize("failure", FAILURES, ids=lambda f: f.__name__)
-    @pytest.mark.parametrize("kind", WRITERS)
-    def test_a_failure_leaves_nothing_where_nothing_was(self, tmp_path, kind, failure):
+    def test_a_failure_leaves_nothing_where_nothing_was(self, tmp_path, failure):
         with pytest.MonkeyPatch.context() as monkeypatch:
             failure(monkeypatch)
             with pytest.raises(Failure):
-                WRITERS[kind][0]({"epoch": 2}, tmp_path / "file")
+                save_checkpoint({"epoch": 2}, tmp_path / "file")
         assert os.listdir(tmp_path) == []
 
-    @pytest.mark.parametrize("kind", WRITERS)
-    def test_the_file_is_on_the_disk_before_it_has_its_name(self, tmp_path, kind, monkeypatch):
+    def test_the_file_is_on_the_disk_before_it_has_its_name(self, tmp_path, monkeypatch):
         calls = []
         fsync, replace = os.fsync, os.replace
         monkeypatch.setattr(os, "fsync", lambda d: (calls.append("fsync"), fsync(d)))
         monkeypatch.setattr(os, "replace", lambda a, b: (calls.append("replace"), replace(a, b)))
-        WRITERS[kind][0]({"epoch": 1}, tmp_path / "file")
+        save_checkpoint({"epoch": 1}, tmp_path / "file")
         assert calls == ["fsync", "replace"]
 
     def test_what_cannot_be_saved_leaves_the_old_file(self, tmp_path):
@@ -181,13 +169,6 @@ class TestAtomic:
             save_checkpoint({"value": value}, path)
         assert os.listdir(tmp_path) == ["checkpoint.pt"]
         assert load_checkpoint(path) == {"epoch": 1}
-
-    def test_what_json_cannot_hold_leaves_the_old_file(self, tmp_path):
-        save_json({"epoch": 1}, tmp_path / "file")
-        with pytest.raises(TypeError):
-            save_json({"epoch": torch.zeros(2)}, tmp_path / "file")
-        assert os.listdir(tmp_path) == ["file"]
-        assert json.loads((tmp_path / "file").read_text()) == {"epoch": 1}
 
 
 def truncate(fraction):
@@ -255,18 +236,3 @@ class TestDamage:
     def test_a_folder_is_no_damage(self, tmp_path):
         with pytest.raises(IsADirectoryError):
             load_checkpoint(tmp_path)
-
-
-class TestJSON:
-    @pytest.mark.parametrize("value", [{"loss": 1.5, "seeds": [0, 1]}, [1, "a", None], "text", 3.0], ids=str)
-    def test_round_trip(self, tmp_path, value):
-        save_json(value, tmp_path / "record.json")
-        text = (tmp_path / "record.json").read_text()
-        assert json.loads(text) == value
-        assert text.endswith("\n")
-
-    def test_a_new_record_replaces_the_old_one(self, tmp_path):
-        for value in (1, 2):
-            save_json({"value": value, "pi": math.pi}, str(tmp_path / "deep" / "record.json"))
-        assert json.loads((tmp_path / "deep" / "record.json").read_text()) == {"value": 2, "pi": math.pi}
-        assert os.listdir(tmp_path / "deep") == ["record.json"]

@@ -153,18 +153,6 @@ def test_a_killed_run_goes_on_where_it_was(
 
 
 @pytest.mark.usefixtures("clock")
-def test_files_that_say_law_go_on(tmp_path: Path) -> None:
-    file = tmp_path / "results.json"
-    gpu.main([*TINY, "batch", "--json", str(file)])
-    result = read(file)
-    for row in result["rows"]:
-        row["law"] = row.pop("distribution")
-    file.write_text(json.dumps(result | {"rows": result["rows"][1:]}))
-    gpu.main([*TINY, "batch", "--json", str(file), "--resume"])
-    assert [row["distribution"] for row in read(file)["rows"]] == ["wrapped"] * len(GROUPS["batch"])
-
-
-@pytest.mark.usefixtures("clock")
 def test_time_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "results.json"
     gpu.main([*TINY, "batch", "--json", str(file), "--time-limit", "0.3"])

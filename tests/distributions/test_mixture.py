@@ -18,6 +18,7 @@ from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere
 from pyro_hyperbolic.analysis import fit_mixture
 from pyro_hyperbolic.distributions.constraints import on
 from pyro_hyperbolic.infer import AutoWrappedNormal, FastNUTS, with_drawn_curvature
+from pyro_hyperbolic.nn import exp0
 
 FAMILIES = [dist.MixtureSameFamily, hdist.ManifoldMixture]
 SPACES = [PoincareBall(1.0), Lorentz(0.7), Sphere(1.0), Euclidean()]
@@ -26,7 +27,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 def mixture(family, manifold, normal=hdist.WrappedNormal):
-    loc = manifold.exp0(torch.tensor([[0.4, 0.0], [0.1, -0.3]], dtype=torch.float64))
+    loc = exp0(manifold, torch.tensor([[0.4, 0.0], [0.1, -0.3]], dtype=torch.float64))
     return family(dist.Categorical(WEIGHTS), normal(loc, 0.5, manifold))
 
 

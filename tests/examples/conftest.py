@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -37,10 +37,9 @@ def _one_thread_and_dtype() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def load_example() -> Callable[[str], ModuleType]:
-    # As for a program that is run by its path: its folder is where it finds its other parts.
-    sys.path.insert(0, str(EXAMPLES))
-
     def load(name: str) -> ModuleType:
+        if "." in name:
+            return importlib.import_module(name)
         spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,10 +15,12 @@ TINY = "--num-steps 3 --num-draws 400 --num-samples 4 --resolution 16"
 
 
 @pytest.fixture(scope="module")
-def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
-    module = load_example("inference_swaps")
-    module.GRID, module.PARTICLES, module.WARMUP = 81, 4, 2  # type: ignore[attr-defined]
-    return module
+def example(load_example: Callable[[str], ModuleType]) -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("inference_report.GRID", 81)
+        monkeypatch.setattr("inference_methods.PARTICLES", 4)
+        monkeypatch.setattr("inference_methods.WARMUP", 2)
+        yield load_example("inference_swaps")
 
 
 def run(example: ModuleType, folder: Path, options: str) -> dict[str, Any]:
@@ -78,6 +80,6 @@ def test_grid_is_fine_enough(example: ModuleType, monkeypatch: pytest.MonkeyPatc
     program = example.Program(example.PoincareBall(1.0), "wrapped")
     evidences = []
     for size in (151, 301):
-        monkeypatch.setattr(example, "GRID", size)
+        monkeypatch.setattr("inference_report.GRID", size)
         evidences.append(example.grid(program).evidence[0])
     assert evidences[0] == pytest.approx(evidences[1], abs=1e-4)

@@ -1,4 +1,4 @@
-"""``examples/mnist_ensemble.py``: many models at once, alone or in several processes."""
+"""``examples/mnist_ensemble.py``: many models at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 import scipy.stats
 import torch
 
-from tests.examples.test_mnist_distributed import finish, launch
 from tests.examples.test_mnist_svi import ROW, arguments, checkpoint, same_run
 
 FILES = ["checkpoint.pt", "latent.png", "loss.png", "metrics.json"]
@@ -45,7 +44,6 @@ def test_members_and_their_mean(whole: tuple[Path, dict[str, Any]]) -> None:
     folder, result = whole
     assert sorted(path.name for path in folder.iterdir()) == FILES
     assert json.loads((folder / "metrics.json").read_text()) == result
-    assert result["finished"]
     members = result["members"]
     assert [member["seed"] for member in members] == [2, 0, 1]
     for member in members:
@@ -108,56 +106,3 @@ def test_one_member_has_no_interval(run: Run, tmp_path: Path) -> None:
     result = run(tmp_path, "--seeds 4 --num-epochs 1 --space e1")
     assert result["summary"]["negative_iwae"] == {"mean": result["members"][0]["negative_iwae"], "half_width": None}
     assert result["members"][0]["curvatures"] == []
-
-
-@pytest.fixture
-def place(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run one process of several in this one."""
-
-    def place(folder: Path, rank: int, world: int, options: str) -> dict[str, Any]:
-        values = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}
-        for name, value in values.items():
-            monkeypatch.setenv(name, str(value))
-        return run(folder, options)
-
-    return place
-
-
-def test_a_sweep_is_brought_together(place: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = "--seeds 5-7 --num-epochs 1"
-    first = place(tmp_path, 0, 2, options)
-    assert [member["seed"] for member in first["members"]] == [5, 7]
-    assert not (tmp_path / "metrics.json").exists()
-    last = place(tmp_path, 1, 2, options)
-    names = {path.name for path in tmp_path.iterdir()}
-    parts = {f"{Path(name).stem}.rank{rank}{Path(name).suffix}" for name in FILES for rank in (0, 1)}
-    assert names == parts | {"metrics.json"}
-    merged = json.loads((tmp_path / "metrics.json").read_text())
-    assert merged == last
-    assert [member["seed"] for member in merged["members"]] == [5, 6, 7]
-    assert merged["members"][::2] == first["members"]
-    values = [member["negative_iwae"] for member in merged["members"]]
-    assert merged["summary"]["negative_iwae"]["mean"] == pytest.approx(sum(values) / 3)
-
-    # A longer run: its first process does not take the other's old file for a new one.
-    (tmp_path / "metrics.json").unlink()
-    longer = options.replace("epochs 1", "epochs 2") + " --resume --iwae-samples 0"
-    place(tmp_path, 0, 2, longer)
-    assert not (tmp_path / "metrics.json").exists()
-    assert all(len(member["history"]) == 2 for member in place(tmp_path, 1, 2, longer)["members"])
-
-    for rank, world, words in ((0, 3, "own seeds was [5, 7], is [5]"), (3, 4, "no run to continue")):
-        with pytest.raises(SystemExit, match=r"^2$"):
-            place(tmp_path, rank, world, longer)
-        assert words in capsys.readouterr().err
-    with pytest.raises(SystemExit, match=r"^2$"):
-        place(tmp_path, 3, 4, options)
-    assert "3 seeds are too few for 4 processes; start fewer" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_two_processes_share_a_sweep(digits: Path, tmp_path: Path) -> None:
-    output = finish(process := launch("mnist_ensemble", tmp_path / "run", digits, "--seeds 0-2 --num-epochs 1"))
-    assert process.returncode == 0, output
-    merged = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert [member["seed"] for member in merged["members"]] == [0, 1, 2]

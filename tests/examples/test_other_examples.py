@@ -1,4 +1,4 @@
-"""``examples/branching_diffusion.py``, ``link_prediction.py`` and ``conv_vae.py`` with tiny settings."""
+"""The shorter examples with tiny settings."""
 
 from __future__ import annotations
 
@@ -6,183 +6,84 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 
-from tests.examples.comparing import equal
-
-TREE = "--depth 3 --hidden-dim 16 --batch-size 16 --num-epochs 4 --checkpoint-every 2 --iwae-samples 8 --gplvm-steps 5"
-LINKS = "--hidden-dim 8 --num-epochs 12 --seeds 2 --device cpu"
+from pyro_hyperbolic import PoincareBall
 
 Load = Callable[[str], ModuleType]
 
-
-class Stopped(Exception):
-    """Stands for the end of a process in the middle of its work."""
-
-
-@pytest.fixture(scope="module")
-def tree(load_example: Load) -> ModuleType:
-    return load_example("branching_diffusion")
-
-
-@pytest.fixture(scope="module")
-def links(load_example: Load) -> ModuleType:
-    return load_example("link_prediction")
-
-
-def run(example: ModuleType, tiny: str, folder: Path, options: str = "") -> dict[str, Any]:
-    return example.main([*tiny.split(), "--output-dir", str(folder), *options.split()])
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, example: ModuleType, name: str, calls: int) -> None:
-    """Let a function of an example work ``calls`` times and then fail."""
-    original, count = getattr(example, name), 0
-
-    def stopping(*args: Any, **kwargs: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count > calls:
-            raise Stopped
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(example, name, stopping)
+# example, tiny settings, what it writes beside its record
+RUNS = [
+    ("branching_diffusion", "--depth 3 --hidden-dim 16 --num-epochs 4 --iwae-samples 3", ["embedding.png"]),
+    ("link_prediction", "--hidden-dim 8 --num-epochs 60", ["embedding.png", "latent.html"]),
+    ("link_prediction", "--space h3 --hidden-dim 8 --num-epochs 60 --graph balanced_tree:2:4", ["latent.html"]),
+    (
+        "mixture_prior_vae",
+        "--hidden-dim 16 --num-epochs 2 --batch-size 50 --components 3 --iwae-samples 2",
+        ["latent.png", "components.png"],
+    ),
+    (
+        "mixture_prior_vae",
+        "--hidden-dim 16 --num-epochs 2 --batch-size 50 --latent-dim 3 --iwae-samples 0",
+        ["components.png"],
+    ),
+    ("single_cell", "--hidden-dim 8 --num-epochs 2 --iwae-samples 2", ["disc.png", "embedding.npz", "latent.html"]),
+    ("storms", "--components 2 --num-steps 3 --warmup 1 --num-samples 4", ["storms.png"]),
+]
+RECORDS = {"storms": "storms.json"}
+LOSSES = {"link_prediction": "losses", "single_cell": "loss"}
 
 
-@pytest.mark.parametrize(
-    "options", ["", "--prior riemannian --posterior riemannian --curvature 0.3", "--iwae-samples 0 --gplvm-steps 0"]
-)
-def test_branching_diffusion_runs(options: str, tree: ModuleType, tmp_path: Path) -> None:
-    result = run(tree, TREE, tmp_path, options)
-    files = ["embeddings.png", "euclidean.pt", "hyperbolic.pt", "loss.png", "metrics.json"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == files
-    assert json.loads((tmp_path / "metrics.json").read_text()) == result
-    assert set(result) == {"options", "versions", "revision", "python", "models"}
-    assert set(result["versions"]) == {"pyro_hyperbolic", "torch", "pyro"}
-    assert result["options"]["depth"] == 3
-    assert list(result["models"]) == ["hyperbolic", "euclidean"]
-    for entry in result["models"].values():
-        history = entry["history"]
-        assert [len(values) for values in history.values()] == [4, 4, 4]
-        assert history["train_loss"][-1] < history["train_loss"][0]
-        # log p of 50 coordinates of unit variance, and of their noise alone.
-        assert 50 < history["test_loss"][-1] < 90
-        if "--iwae-samples 0" in options:
-            assert "negative_iwae" not in entry
-        else:
-            assert entry["negative_iwae"] < history["test_loss"][-1] + 1
-            assert 0 < entry["negative_iwae_error"] < 1
+@pytest.mark.parametrize(("name", "options", "files"), RUNS)
+def test_runs(name: str, options: str, files: list[str], load_example: Load, digits: Path, tmp_path: Path) -> None:
+    example = load_example(name)
+    data = ["--data-dir", str(digits)] if name == "mixture_prior_vae" else []
+    result = example.main([*options.split(), *data, "--output-dir", str(tmp_path)])
+    record = RECORDS.get(name, "metrics.json")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*files, record])
+    assert json.loads((tmp_path / record).read_text()) == result
+    if name != "storms":
+        losses = result[LOSSES.get(name, "train_loss")]
+        some = -(-len(losses) // 3)  # of which the mean is less noisy
+        assert sum(losses[-some:]) < sum(losses[:some])
 
 
-@pytest.mark.parametrize("saved", [1, 3])
-def test_branching_diffusion_resumes_bit_for_bit(
-    saved: int, tree: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str]
-) -> None:
-    whole = run(tree, TREE, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        stop_after(patch, tree, "save_run", saved)
-        with pytest.raises(Stopped):
-            run(tree, TREE, tmp_path / "parts")
-    assert (tmp_path / "parts" / "euclidean.pt").exists() == (saved > 2)
-    assert not (tmp_path / "parts" / "embeddings.png").exists()
-    said = refusal(tree.main, ["--output-dir", str(tmp_path / "parts")])
-    assert "hyperbolic.pt exists; continue that run with --resume" in said or "euclidean.pt exists" in said
-    parts = run(tree, TREE, tmp_path / "parts", "--resume --checkpoint-every 1")
-    for name in tree.MODELS:
-        one, other = (torch.load(tmp_path / folder / f"{name}.pt", weights_only=True) for folder in ("whole", "parts"))
-        for payload in (one, other):
-            del payload["state"]["options"], payload["state"]["state"]["history"]["seconds"]
-        assert equal(one, other)
-        assert parts["models"][name]["negative_iwae"] == whole["models"][name]["negative_iwae"]
+@pytest.mark.parametrize("name", ["link_prediction", "single_cell"])
+def test_one_hyperbolic_space_is_wanted(name: str, load_example: Load, refusal: Callable[..., str]) -> None:
+    for space in ("e2", "h2,s2"):
+        said = refusal(load_example(name).main, ["--space", space])
+        assert f"--space must be a ball or a hyperboloid such as p2 or h5, got {space}" in said
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        "--graph karate",
-        "--graph balanced_tree:2:4 --space h2 --num-negatives 50",
-        "--space p2 --prior riemannian --posterior riemannian --posterior-scale isotropic --validation 0 --seeds 1",
-        "--space h2,s1 --seeds 1",
-    ],
-)
-def test_link_prediction_runs(
-    options: str, links: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = run(links, LINKS, tmp_path, options)
-    seeds = result["options"]["seeds"]
-    pages = {"latent1.html", "latent2.html"} if "," in options else {"latent.html"}
-    files = {"metrics.json", "curves.png"} | {f"{name}-{seed}.pt" for name in links.MODELS for seed in range(seeds)}
-    files |= pages
-    if "--space h2 " in options or "--space p2" in options:
-        files |= {"embeddings.png"}
-    assert {path.name for path in tmp_path.iterdir()} == files
-    stored = json.loads((tmp_path / "metrics.json").read_text())
-    assert stored["runs"] == result["runs"]
-    assert set(stored) == {"options", "versions", "revision", "python", "graph", "runs", "summary"}
-    assert [(run["seed"], run["model"]) for run in stored["runs"]] == [
-        (s, m) for s in range(seeds) for m in links.MODELS
-    ]
-    for entry in stored["runs"]:
-        assert entry["history"]["epoch"] == [10, 12]
-        assert entry["history"]["auc"][-1] == entry["auc"]
-        assert 0 <= entry["auc"] <= 1
-        assert 0 < entry["ap"] <= 1
-        assert ("validation" in entry) == ("--validation 0" not in options)
-    mean, half = stored["summary"]["hyperbolic"]["auc"]
-    scores = [entry["auc"] for entry in stored["runs"] if entry["model"] == "hyperbolic"]
-    assert mean == pytest.approx(sum(scores) / seeds)
-    assert (half is None) == (seeds == 1)
-    printed = capsys.readouterr().out
-    assert f"hyperbolic{links.percent(mean, half):>16}" in printed
+def test_turning_latitude_of_a_known_turn(load_example: Load) -> None:
+    example = load_example("storms")
+    heading = ((example.LATITUDES - 30.5) / 20).unsqueeze(-1)
+    turn = example.turning_latitude(torch.cat([heading, heading.abs() + 0.1], -1))
+    assert turn[0] == pytest.approx(30.5)
+    assert turn[1].isnan()
 
 
-@pytest.mark.parametrize("name", ["euclidean", "hyperbolic"])
-def test_link_prediction_learns(name: str, links: ModuleType) -> None:
-    graph = links.datasets.graph("karate")
-    strangers = (graph.adjacency() + torch.eye(graph.num_nodes) == 0).nonzero()
-    scores = []
-    for epochs in (1, 60):
-        vgae, _ = links.train(
-            name, graph, 0, links.parser().parse_args(["--num-epochs", str(epochs), "--device", "cpu"])
-        )
-        scores.append(vgae.link_scores(graph.edges, strangers)["auc"])
-    assert scores[1] > scores[0] + 0.2
+def test_the_mixture_is_summed_out(load_example: Load) -> None:
+    """The loss by enumeration is that of the mixture itself as the prior."""
+    vae = load_example("mixture_prior_vae").MixtureVAE(PoincareBall(1.4), 2, 3, 8)
+    with torch.no_grad():
+        vae.logits.copy_(torch.tensor([0.5, -0.5, 1.0]))
 
+    def marginal(x: torch.Tensor) -> None:
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.MixtureSameFamily(dist.Categorical(logits=vae.logits), vae.component()))
+            pyro.sample("x", vae.decode(z), obs=x)
 
-def test_link_prediction_repeats_no_finished_seed(
-    links: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = run(links, LINKS, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        stop_after(patch, links, "train", 3)
-        with pytest.raises(Stopped):
-            run(links, LINKS, tmp_path / "parts")
-    assert len(json.loads((tmp_path / "parts" / "metrics.json").read_text())["runs"]) == 3
-    # An unfinished split does not count, and does not disturb.
-    first = run(links, LINKS, tmp_path / "parts", "--resume --seeds 1")
-    assert first["summary"]["hyperbolic"]["auc"] == (whole["runs"][1]["auc"], None)
-
-    trained = []
-    original = links.train
-
-    def recording(name: str, graph: Any, seed: int, args: Any) -> Any:
-        trained.append((name, seed))
-        return original(name, graph, seed, args)
-
-    monkeypatch.setattr(links, "train", recording)
-    parts = run(links, LINKS, tmp_path / "parts", "--resume")
-    assert trained == [("hyperbolic", 1)]
-    for one, other in zip(parts["runs"], whole["runs"], strict=True):
-        assert one | {"seconds": 0} == other | {"seconds": 0}
-    assert parts["summary"] == whole["summary"]
-
-    # A model that was deleted, as the error about a damaged one says, is trained again.
-    trained.clear()
-    (tmp_path / "parts" / "hyperbolic-0.pt").unlink()
-    assert run(links, LINKS, tmp_path / "parts", "--resume")["summary"] == whole["summary"]
-    assert trained == [("hyperbolic", 0)]
+    x, losses = torch.rand(7, 28, 28), []
+    for program, loss in ((vae.model, TraceEnum_ELBO(max_plate_nesting=1)), (marginal, Trace_ELBO())):
+        pyro.set_rng_seed(0)
+        losses.append(loss.loss(program, vae.guide, x))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.parametrize("options", ["", pytest.param("--warm-up 0 --space p3", marks=pytest.mark.slow)])

@@ -9,8 +9,7 @@ from typing import Any
 import matplotlib
 import pytest
 
-from pyro_hyperbolic import datasets
-from pyro_hyperbolic.experiments import (
+from experiments import (
     Ablation,
     Cell,
     Cells,
@@ -22,8 +21,10 @@ from pyro_hyperbolic.experiments import (
     Table2,
     Table3,
     Table4,
+    mnist,
 )
-from pyro_hyperbolic.experiments.mnist import digits
+from pyro_hyperbolic import datasets
+from tests.examples.conftest import _one_thread_and_dtype, digits, load_example, refusal  # noqa: F401
 
 matplotlib.use("agg")
 
@@ -72,9 +73,9 @@ def bundled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The digits that come with the package, whatever is on the disk."""
     original = datasets.mnist
     monkeypatch.setattr(datasets, "mnist", lambda train: original(train=train, bundled=True))
-    digits.cache_clear()
+    mnist.digits.cache_clear()
     yield
-    digits.cache_clear()
+    mnist.digits.cache_clear()
 
 
 MNIST = {"seeds": 1, "epochs": 1, "hidden_dim": 8, "iwae_samples": 2, "data_limit": 256}

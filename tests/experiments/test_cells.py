@@ -9,17 +9,17 @@ import pyro
 import pytest
 import torch
 
-from pyro_hyperbolic import Euclidean, PoincareBall
-from pyro_hyperbolic.experiments import Cells, Job, RunStore
-from pyro_hyperbolic.experiments.cells import (
+from experiments import Cells, Job, RunStore
+from experiments.cells import (
     KnownCells,
     branching_cells,
     build_count_vae,
     embedding_scores,
     paul15_cells,
 )
-from pyro_hyperbolic.experiments.report.cells import _gain, cells
-from pyro_hyperbolic.experiments.report.results import Results
+from experiments.report.cells import _gain, cells
+from experiments.report.results import Results
+from pyro_hyperbolic import Euclidean, PoincareBall
 
 
 def test_split() -> None:

@@ -1,4 +1,4 @@
-"""``pyro_hyperbolic/experiments/embeddings.py``."""
+"""``experiments/embeddings.py``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from pyro.contrib import gp
 
+from experiments.embeddings import gplvm, principal_components
 from pyro_hyperbolic.datasets import branching_diffusion
-from pyro_hyperbolic.experiments.embeddings import gplvm, principal_components
 
 
 def test_gplvm_explains_the_nodes_better_than_its_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``pyro_hyperbolic/experiments/figures``."""
+"""``experiments/figures``."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from experiments import Ablation, Job, RunStore, Settings, Table1, Table2, Table3
+from experiments.cli import main
+from experiments.figures import FIGURES, branching, draw
+from experiments.figures import source as source_module
+from experiments.figures.branching import embed, subtrees
+from experiments.figures.confusion import confusion
+from experiments.figures.decoders import decoder_ablation
+from experiments.figures.densities import isotropic
+from experiments.figures.hyperplanes import LEAST_SHARE, first_layer, most_telling, planes
+from experiments.figures.mnist import EUCLIDEAN, HYPERBOLIC
+from experiments.figures.plane_distances import _log_distance
+from experiments.figures.projection import project
+from experiments.figures.source import Source
+from experiments.figures.thumbnails import thumbnails
+from experiments.mnist import digits
+from experiments.table1 import BranchingCell
+from experiments.table3 import ClassifierCell
 from pyro_hyperbolic import PoincareBall, datasets
-from pyro_hyperbolic.experiments import Ablation, Job, RunStore, Settings, Table1, Table2, Table3
-from pyro_hyperbolic.experiments.cli import main
-from pyro_hyperbolic.experiments.figures import FIGURES, branching, draw
-from pyro_hyperbolic.experiments.figures import source as source_module
-from pyro_hyperbolic.experiments.figures.branching import embed, subtrees
-from pyro_hyperbolic.experiments.figures.confusion import confusion
-from pyro_hyperbolic.experiments.figures.decoders import decoder_ablation
-from pyro_hyperbolic.experiments.figures.densities import isotropic
-from pyro_hyperbolic.experiments.figures.hyperplanes import LEAST_SHARE, first_layer, most_telling, planes
-from pyro_hyperbolic.experiments.figures.mnist import EUCLIDEAN, HYPERBOLIC
-from pyro_hyperbolic.experiments.figures.plane_distances import _log_distance
-from pyro_hyperbolic.experiments.figures.projection import project
-from pyro_hyperbolic.experiments.figures.source import Source
-from pyro_hyperbolic.experiments.figures.thumbnails import thumbnails
-from pyro_hyperbolic.experiments.mnist import digits
-from pyro_hyperbolic.experiments.table1 import BranchingCell
-from pyro_hyperbolic.experiments.table3 import ClassifierCell
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 
 TABLE1 = replace(Table1(), seeds=2, epochs=1, hidden_dim=8, iwae_samples=2)
@@ -147,7 +147,7 @@ def test_run_without_its_model_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "command"), [("confusion", "table3"), ("decoder_ablation", "ablation")])
 def test_missing_runs_are_named_after_the_rest_is_drawn(name: str, command: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"{name}: .*python -m pyro_hyperbolic\.experiments {command} --results"):
+    with pytest.raises(ValueError, match=rf"{name}: .*python -m experiments {command} --results"):
         draw([name, "geodesics"], RunStore(tmp_path), tmp_path, Settings())
     assert [path.name for path in (tmp_path / "figures").iterdir()] == ["geodesics.png"]
     assert not plt.get_fignums()
@@ -298,13 +298,13 @@ def test_thumbnails_are_upright_and_do_not_overlap() -> None:
     assert inked == {(6, 2): [1, 0, 0, 1], (2, 6): [0, 0, 1, 1]}
 
 
-def test_isotropic_has_a_row_for_each_law_and_scale() -> None:
+def test_isotropic_has_a_row_for_each_distribution_and_scale() -> None:
     figure = isotropic(PoincareBall(1.0), [0.5, 1.0], resolution=5)
     rows = figure.axes[::3]
     assert [ax.get_ylabel() for ax in rows] == [
-        rf"{law}, $\sqrt{{c}}\,\sigma = {scale}$" for scale in ("0.5", "1") for law in ("Riemannian", "Wrapped")
+        rf"{name}, $\sqrt{{c}}\,\sigma = {scale}$" for scale in ("0.5", "1") for name in ("Riemannian", "Wrapped")
     ]
-    # The Riemannian law has more mass far out, so that its peak is lower.
+    # The Riemannian normal has more mass far out, so that its peak is lower.
     peaks = [ax.images[0].get_array().max() for ax in rows]
     assert peaks[0] < peaks[1]
     assert peaks[2] < peaks[3]

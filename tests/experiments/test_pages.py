@@ -8,10 +8,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
-from pyro_hyperbolic.experiments import RunStore
-from pyro_hyperbolic.experiments.cli import EXPERIMENTS, configured, parser
-from pyro_hyperbolic.experiments.report import REPORTS
-from pyro_hyperbolic.experiments.report.results import Results
+from experiments import RunStore
+from experiments.cli import EXPERIMENTS, configured, parser
+from experiments.report import REPORTS
+from experiments.report.results import Results
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "results"
@@ -22,7 +22,7 @@ INTERVAL = re.compile(r"-?\d+\.\d+\s±\s\d+\.\d+")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_is_the_report_of_its_runs(name: str) -> None:
     page = (PAGES / f"{name}.md").read_text()
-    command = re.search(r"`python -m pyro_hyperbolic\.experiments (.*)`", page)
+    command = re.search(r"`python -m experiments (.*)`", page)
     assert command is not None
     options = parser().parse_args(command[1].split())
     results = Results(configured(EXPERIMENTS[name], options.seeds, options.epochs, options.samples), RunStore(PAGES))

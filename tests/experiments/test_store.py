@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyro_hyperbolic.experiments import Job, RunStore
+from experiments import Job, RunStore
 from tests.experiments.conftest import Toy, ToyCell
 
 

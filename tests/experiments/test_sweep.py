@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from experiments import Job, RunStore, Settings, Table1, Table3, sweep
+from experiments import session as session_module
+from experiments.progress import Progress, duration
+from experiments.sweep import group, select, share, wait_for_others
 from pyro_hyperbolic import datasets
-from pyro_hyperbolic.experiments import Job, RunStore, Settings, Table1, Table3, sweep
-from pyro_hyperbolic.experiments import session as session_module
-from pyro_hyperbolic.experiments.progress import Progress, duration
-from pyro_hyperbolic.experiments.sweep import group, select, share, wait_for_others
 from pyro_hyperbolic.infer import EnsembleSVI
 from tests.experiments.conftest import TINY, Toy
 
@@ -130,7 +130,7 @@ def test_an_interrupted_group_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
 def test_models_that_are_needed_are_trained_first(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     sweep(TINY["table3"], store, patterns=["euclidean"])
-    assert [run["cell"]["law"] for run in store.records("table2").values()] == ["euclidean"]
+    assert [run["cell"]["distribution"] for run in store.records("table2").values()] == ["euclidean"]
     runs = store.records("table3")
     assert [run["seed"] for run in runs.values()] == [0, 1]
     for run in runs.values():

@@ -15,17 +15,17 @@ import scipy.stats
 import torch
 from torch.testing import assert_close
 
+from examples.intervals import mean_interval
+from experiments import Choices, Job, Mixed, RunStore, Table1, Table2, Table4, sweep
+from experiments.choices import ChoiceCell
+from experiments.cli import EXPERIMENTS, configured, main
+from experiments.mnist import digits
+from experiments.paper import paper_tables
+from experiments.report import REPORTS, write_report
+from experiments.report.results import Results, number, within
+from experiments.table1 import NEARLY_FLAT
+from experiments.table2 import DIMENSIONS, FAR
 from pyro_hyperbolic import datasets
-from pyro_hyperbolic.experiments import Choices, Job, Mixed, RunStore, Table1, Table2, Table4, sweep
-from pyro_hyperbolic.experiments.choices import ChoiceCell
-from pyro_hyperbolic.experiments.cli import EXPERIMENTS, configured, main
-from pyro_hyperbolic.experiments.mnist import digits
-from pyro_hyperbolic.experiments.paper import paper_tables
-from pyro_hyperbolic.experiments.report import REPORTS, write_report
-from pyro_hyperbolic.experiments.report.results import Results, number, within
-from pyro_hyperbolic.experiments.statistics import mean_interval
-from pyro_hyperbolic.experiments.table1 import NEARLY_FLAT
-from pyro_hyperbolic.experiments.table2 import DIMENSIONS, FAR
 from pyro_hyperbolic.nn import GyroplaneLinear
 from tests.experiments.conftest import TINY
 
@@ -44,7 +44,7 @@ PATTERNS = {
 
 MACHINE = {"device": "d", "pyro_hyperbolic": "0", "torch": "2", "pyro": "1", "matmul_precision": "high"}
 KARATE = datasets.graph("karate")
-sweep_module = sys.modules["pyro_hyperbolic.experiments.sweep"]  # whose name the function of the same name hides
+sweep_module = sys.modules["experiments.sweep"]  # whose name the function of the same name hides
 
 
 @pytest.mark.usefixtures("bundled")
@@ -277,7 +277,7 @@ class TestReport:
         job = Job(table, table.cells()[0], 0)
         store.append(job, metrics={"negative_iwae": 1.0}, seconds=1.0, machine=MACHINE)
         write_report(table, store, tmp_path)
-        command = "`python -m pyro_hyperbolic.experiments table1 --seeds 1 --epochs 2 --samples 3`"
+        command = "`python -m experiments table1 --seeds 1 --epochs 2 --samples 3`"
         assert command in (tmp_path / "table1.md").read_text()
 
     def test_without_runs(self, tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ class TestCommandLine:
         def interrupted(*_: Any) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("pyro_hyperbolic.experiments.cli.sweep", interrupted)
+        monkeypatch.setattr("experiments.cli.sweep", interrupted)
         with pytest.raises(SystemExit, match=r"^130$"):
             main(["table1", "--device", "cpu", "--results", str(tmp_path)])
         assert "run the same command to go on" in capsys.readouterr().err

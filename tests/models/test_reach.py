@@ -10,7 +10,7 @@ from pyro.optim import Adam
 
 from pyro_hyperbolic import Lorentz, PoincareBall, Sphere, Stereographic
 from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
-from pyro_hyperbolic.geometry import space
+from pyro_hyperbolic.geometry import from_signature
 from pyro_hyperbolic.models import HyperbolicVAE, ManifoldLatent, ManifoldVAE, ManifoldVGAE
 from pyro_hyperbolic.models.latent import within_reach
 from pyro_hyperbolic.nn import ManifoldModule
@@ -46,7 +46,7 @@ def parameters(latent, lengths=LENGTHS, scales=SCALES, copies=20):
         (Lorentz(30.0), 3, torch.float32),
         (Stereographic(torch.tensor(-1.0)), 2, torch.float32),
         (Stereographic(torch.tensor(0.0)), 2, torch.float32),
-        (space("h2,s1,e1,p2"), 6, torch.float32),
+        (from_signature("h2,s1,e1,p2"), 6, torch.float32),
     ],
     ids=repr,
 )
@@ -61,7 +61,7 @@ def test_any_output_of_an_encoder_is_held(manifold, dim, dtype, kind):
     assert all(t.isfinite().all() for t in (z, density, *gradients))
 
 
-@pytest.mark.parametrize("manifold", [PoincareBall(1.0), Lorentz(1.0), space("p2,p2")], ids=repr)
+@pytest.mark.parametrize("manifold", [PoincareBall(1.0), Lorentz(1.0), from_signature("p2,p2")], ids=repr)
 @every_kind
 def test_inside_nothing_changes(manifold, kind):
     dim = 4 if len(manifold.curvatures) > 1 else 2

@@ -18,6 +18,7 @@ from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.infer import EnsembleSVI, Minibatches
 from pyro_hyperbolic.models import HyperbolicVAE
+from pyro_hyperbolic.nn import exp0
 from tests.accelerate.trainers.ensembles import adam, build, data, ensemble, wrapped
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -201,7 +202,7 @@ class Unbounded(HyperbolicVAE):
 
     def encode(self, x, **_):
         loc, scale = self.encoder(x)
-        return WrappedNormal(self.manifold.exp0(loc), scale, self.manifold)
+        return WrappedNormal(exp0(self.manifold, loc), scale, self.manifold)
 
 
 class TestValidation:

@@ -1,0 +1,152 @@
+"""The command line of the experiments."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from examples.command import Parser, command, folder, one_line, positive
+from experiments.ablation import Ablation
+from experiments.cells import Cells
+from experiments.choices import Choices
+from experiments.experiment import Experiment
+from experiments.figures import FIGURES, draw
+from experiments.mixed import Mixed
+from experiments.report import NoRunsError, write_report
+from experiments.store import RunStore
+from experiments.sweep import Settings, sweep
+from experiments.table1 import Table1
+from experiments.table2 import Table2
+from experiments.table3 import Table3
+from experiments.table4 import Table4
+
+T = TypeVar("T", bound=Experiment)
+
+TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells, Choices)
+EXPERIMENTS: dict[str, Any] = {table.command: table for table in TABLES}
+
+DESCRIPTION = """Reproduce the tables and figures of the paper.
+A table trains the runs that are missing in the results folder and writes a report there. After an interruption, the
+same command goes on where it was. `report` writes the reports again from the runs that are there, `figures` draws the
+figures, `all` does everything.
+
+  python -m experiments table1 --seeds 2
+  python -m experiments table2 --cells 'wrapped c=1.4, d=2' --device cuda
+  torchrun --nproc-per-node 4 -m experiments table2
+"""
+
+
+def run(options: argparse.Namespace) -> None:
+    """Make what the options ask for. A new folder that nothing was written to goes again."""
+    new = not options.results.exists()
+    try:
+        _make(options)
+    finally:
+        if new:
+            with contextlib.suppress(OSError):  # it is not empty, or was never made
+                options.results.rmdir()
+
+
+def _make(options: argparse.Namespace) -> None:
+    if options.cells and options.command not in EXPERIMENTS:
+        raise ValueError(f"--cells belongs to one table, not to {options.command}")
+    if options.figures and options.command != "figures":
+        raise ValueError(f"--figures belongs to the command figures, not to {options.command}")
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    settings = _settings(options, rank, world)
+    if options.command != "report":
+        options.results.mkdir(parents=True, exist_ok=True)  # before the training, so that no work is lost
+    store = RunStore(options.results, rank)
+    problems, without_runs = [], []
+    for name in EXPERIMENTS if options.command in ("all", "report") else [options.command]:
+        if name in EXPERIMENTS:
+            experiment = configured(EXPERIMENTS[name], options.seeds, options.epochs, options.samples)
+            try:
+                if options.command != "report":
+                    sweep(experiment, store, settings, options.cells)
+                if rank == 0:
+                    write_report(experiment, store, options.results)
+            except NoRunsError:
+                without_runs.append(name)
+            except (ValueError, OSError) as error:
+                problems.append(one_line(error))  # the other tables are made all the same
+    if options.command in ("all", "figures") and rank == 0:
+        own = (options.seeds, options.epochs, options.samples)
+        experiments = {name: configured(kind, *own) for name, kind in EXPERIMENTS.items()}
+        alone = replace(settings, rank=0, world=1)
+        draw(options.figures or list(FIGURES), store, options.results, alone, experiments)
+    if without_runs:
+        problems.append(str(NoRunsError(without_runs, options.results)))
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
+def configured(
+    kind: Callable[[], T], seeds: int | None = None, epochs: int | None = None, samples: int | None = None
+) -> T:
+    """An experiment with the settings of the paper but for those given."""
+    experiment = kind()
+    if isinstance(experiment, Table3):
+        # The options are those of the auto-encoders, each of which has several classifiers.
+        source = configured(Table2, seeds, epochs, samples)
+        return replace(experiment, embedding=source, seeds=experiment.trainings * source.seeds)
+    wanted = {"seeds": seeds, "epochs": epochs, "iwae_samples": samples}
+    known = {name: value for name, value in wanted.items() if value is not None and hasattr(experiment, name)}
+    return replace(experiment, **known)
+
+
+def _settings(options: argparse.Namespace, rank: int, world: int) -> Settings:
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        if device.index is None:
+            local = int(os.environ.get("LOCAL_RANK", rank))
+            device = torch.device("cuda", local % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        # TensorFloat-32 matrix products; latents of the hyperboloid are float64 and not concerned.
+        torch.set_float32_matmul_precision("high")
+    return Settings(str(device), options.compile, options.max_members, rank, world)
+
+
+def parser() -> Parser:
+    """The options."""
+    go_on = "what was finished is in the results folder; run the same command to go on"
+    p = Parser(DESCRIPTION, "python -m experiments", go_on)
+    p.add_argument("command", choices=[*EXPERIMENTS, "figures", "report", "all"], help="what to make")
+    p.add_argument("--results", type=folder, default=Path("results"), help="folder of the results")
+    p.add_argument(
+        "--cells",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="only cells of these names; * stands for anything (default: all)",
+    )
+    p.add_argument("--seeds", type=positive(int), help="runs of every cell (default: as in the paper)")
+    p.add_argument("--epochs", type=positive(int), help="epochs of training (default: as in the paper)")
+    p.add_argument("--samples", type=positive(int), help="samples of the IWAE estimate (default: 5000)")
+    p.add_argument(
+        "--figures",
+        nargs="+",
+        choices=sorted(FIGURES),
+        default=[],
+        metavar="NAME",
+        help=f"with `figures`: which of {', '.join(sorted(FIGURES))} (default: all)",
+    )
+    p.add_device()
+    p.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="compile the training steps (default: on a GPU, where training takes long enough)",
+    )
+    p.add_argument("--max-members", type=positive(int), default=100, help="most runs trained as one ensemble")
+    return p
+
+
+main = command(parser, run)

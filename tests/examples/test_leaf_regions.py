@@ -1,0 +1,160 @@
+"""``examples/leaf_regions.py``: places of leaves, their regions, and how often these hold the truth."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import Tensor
+
+import pyro_hyperbolic.distributions as hdist
+from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.infer import save_checkpoint
+from tests.helpers import same
+
+BALL = PoincareBall(1.0)
+
+
+@pytest.fixture(autouse=True)
+def _double() -> None:
+    torch.set_default_dtype(torch.float64)
+    pyro.set_rng_seed(0)
+
+
+@pytest.fixture(scope="module")
+def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
+    """With fewer places, and a coarse grid."""
+    module = load_example("leaf_regions")
+    module.CANDIDATES, module.KEPT, module.RESOLUTION = 200, 100, 20  # type: ignore[attr-defined]
+    return module
+
+
+def test_runs(
+    example: ModuleType,
+    load_example: Callable[[str], ModuleType],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    refusal: Callable[..., str],
+) -> None:
+    tree = load_example("bayesian_tree")
+    tree.START_STEPS = 3  # type: ignore[attr-defined]
+    tree.main([*["--chains", "2", "--num-samples", "6", "--num-steps", "3", "--output-dir"], str(tmp_path / "tree")])
+    posterior = ["--posterior", str(tmp_path / "tree" / "posterior.pt"), "--output-dir", str(tmp_path / "regions")]
+    result = example.main([*posterior, "--observed", "5"])
+    files = ["calibration.png", "latent.html", "metrics.json", "regions.png"]
+    assert sorted(path.name for path in (tmp_path / "regions").iterdir()) == files
+    assert json.loads((tmp_path / "regions" / "metrics.json").read_text())["n_eff"] == result["n_eff"] > 1
+    printed = capsys.readouterr().out
+    assert f"{27 * (14 - 5)} unseen distances of 27 leaves" in printed
+    for name, (share, error) in result["coverage"].items():
+        assert 0 <= share <= 1
+        assert f"{name}: {100 * share:.0f} ± {100 * error:.0f}%" in printed
+    assert "--observed must be less than the 14 inner nodes, got 14" in refusal(
+        example.main, [*posterior, "--observed", "14"]
+    )
+    save_checkpoint({"state": {}}, tmp_path / "other.pt")
+    said = refusal(example.main, ["--posterior", str(tmp_path / "other.pt")])
+    assert "other.pt is not one of bayesian_tree.py; run that example first" in said
+
+
+def leaf_of(
+    example: ModuleType, points: Tensor, z: Tensor, length: Any = 0.6, noise: Any = 0.3, shift: float = 0.0
+) -> Any:
+    """A leaf at ``z`` whose distances to the nodes ``(S, R, 2)`` are exact but for a shift; three are known."""
+    draws = len(points)
+    y = 0.6 * BALL.dist(z, points[0]) + shift
+    inner = {name: torch.as_tensor(value).expand(draws) for name, value in (("length", length), ("noise", noise))}
+    return example.Leaf(inner | {"points": points}, y, torch.tensor([0, 2, 3]))
+
+
+class TestLeaf:
+    def test_as_an_integral_on_a_grid(self, example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(example, "CANDIDATES", 400_000)
+        monkeypatch.setattr(example, "KEPT", 4000)
+        # Inner nodes that are known for certain: one draw.
+        points = hdist.WrappedNormal(torch.zeros(1, 6, 2), 2.0, BALL).sample()
+        leaf = leaf_of(example, points, torch.tensor([0.5, -0.4]))
+        axis = torch.linspace(-8, 8, 401)
+        v = torch.cartesian_prod(axis, axis)
+        z = BALL.from_normal_coords(None, v)
+        # In normal coordinates the wrapped normal at the origin is a Gaussian.
+        likelihood = dist.Normal(0.6 * BALL.pairwise_dist(z, points[0, leaf.seen]), 0.3).log_prob(leaf.y[leaf.seen])
+        log_joint = likelihood.sum(-1) + dist.Normal(0.0, 3.0).log_prob(v).sum(-1)
+        weights = log_joint.softmax(0)[:, None]
+        mean = (weights * v).sum(0)
+        deviation = (weights * (v - mean).square()).sum(0).sqrt()
+        found = BALL.to_normal_coords(None, leaf.z)
+        assert leaf.n_eff > 500
+        assert ((found.mean(0) - mean).abs() < 5 * deviation / math.sqrt(min(leaf.n_eff, 4000))).all()
+        same(found.std(0), deviation, 0.2)
+        some = torch.arange(0, len(z), 1001)
+        jacobian = hdist.ExpMapTransform(BALL).log_abs_det_jacobian(v[some], z[some])
+        gaps = leaf.log_density(z[some]) + jacobian - log_joint[some]
+        assert (gaps - gaps[0]).abs().max() < 1e-6
+
+    def test_draws_that_fit_the_distances_have_more_weight(self, example: ModuleType) -> None:
+        """Of two draws of the inner nodes, that which is far from the known distances is hardly chosen."""
+        right = hdist.WrappedNormal(torch.zeros(5, 2), 1.0, BALL).sample()
+        z = torch.tensor([0.3, 0.3])
+        far = torch.stack([right, BALL.mobius_scalar_mul(3.0, right)])
+        leaf = leaf_of(example, far, z, length=torch.tensor([0.6, 6.0]))
+        assert (leaf.draw == 0).double().mean() > 0.9
+        # Two that are as good as each other are chosen alike.
+        leaf = leaf_of(example, torch.stack([right, right]), z)
+        assert 0.25 < (leaf.draw == 0).double().mean() < 0.75
+
+    @pytest.mark.parametrize(("shift", "level"), [(0.0, 0.0), (0.5, 0.6827), (-1.0, 0.9545)])
+    def test_levels(self, shift: float, level: float, example: ModuleType) -> None:
+        points = hdist.WrappedNormal(torch.zeros(5, 2), 1.0, BALL).sample().expand(50, -1, -1)
+        z = torch.tensor([0.3, 0.3])
+        leaf = leaf_of(example, points, z, noise=0.5, shift=shift)
+        leaf.z = z.expand_as(leaf.z)
+        levels = leaf.levels()
+        assert levels.isnan().nonzero().flatten().tolist() == [0, 2, 3]
+        assert (levels[levels.isfinite()] - level).abs().max() < 1e-4
+
+
+def test_coverage(example: ModuleType) -> None:
+    levels = torch.tensor([[0.1, 0.6, math.nan], [0.85, 0.95, 0.2]])
+    share, error = example.coverage(levels, torch.tensor([0.5, 0.8, 0.9]))
+    assert share.tolist() == pytest.approx([0.4, 0.6, 0.8])
+    # One half and one third: their deviation over the root of two.
+    assert error[0].item() == pytest.approx(abs(1 / 2 - 1 / 3) / 2)
+
+
+@pytest.mark.slow
+def test_posterior_is_calibrated(load_example: Callable[[str], ModuleType]) -> None:
+    """Positions and distances that the model itself draws, 30 times: intervals hold the truth as often as they say."""
+    tree, example = load_example("bayesian_tree"), load_example("leaf_regions")
+    inner, leaves, replicas = 8, 3, 30
+    trace = pyro.poutine.trace(tree.model).get_trace(replicas, inner + leaves)
+    truth, y = (trace.nodes[name]["value"] for name in ("_RETURN", "y"))
+    y = y.triu(1) + y.triu(1).mT
+    arguments = (replicas, inner, y[:, :inner, :inner])
+    start = {name: trace.nodes[name]["value"] for name in ("length", "noise", "radius")}
+    start["z"] = truth[:, 2:inner]
+    samples = tree.nuts(arguments, start, argparse.Namespace(num_samples=200, warmup=200))
+    points = tree.in_place(tree.positions(samples["radius"], samples["z"]))
+    levels = torch.stack(
+        [
+            example.Leaf(
+                {"points": points[:, i], "length": samples["length"][:, i], "noise": samples["noise"][:, i]},
+                y[i, inner + k, :inner],
+                torch.randperm(inner)[:3],
+            ).levels()
+            for i in range(replicas)
+            for k in range(leaves)
+        ]
+    )
+    at = torch.tensor([0.5, 0.8, 0.9])
+    share, error = example.coverage(levels, at)
+    assert ((share - at).abs() < 4 * error.clamp(min=0.02)).all()
