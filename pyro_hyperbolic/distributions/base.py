@@ -14,7 +14,6 @@ from torch.distributions import constraints
 
 from pyro_hyperbolic.distributions.constraints import on
 from pyro_hyperbolic.distributions.provenance import Origin, Run, complaint, mark, without_graph
-from pyro_hyperbolic.distributions.transforms import ExpMapTransform
 from pyro_hyperbolic.distributions.wrappers import PointDistribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.geometry.chart import StereographicChart
@@ -43,7 +42,7 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
     :attr:`~pyro_hyperbolic.geometry.Manifold.geodesics_close`, or sum over all preimages as
     :mod:`~pyro_hyperbolic.distributions.windings` does.
 
-    The last sample is cached with the ``v`` that it came from (torch's transform cache), so its ``log_prob`` needs no
+    The last sample is kept with the ``v`` that it came from, so its ``log_prob`` needs no
     logarithm map and loses no precision far from the origin. As with any cached transform of torch, the derivative of
     ``log_prob`` with respect to the sample itself then needs a copy of the sample (``z.detach().requires_grad_()``).
 
@@ -62,7 +61,7 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
         self.loc = loc
         self.manifold = manifold
         self.dim = manifold.intrinsic_dim(static_size(loc))
-        self._transform = ExpMapTransform(manifold, loc, cache_size=1)
+        self._last: tuple[Any, Any] = None, None  # coordinates and point of the last sample
         # Part of a program: its points are those of an algorithm, which may not know that a curvature has moved.
         self._in_program = am_i_wrapped()
         self._run = Run.on(manifold) if self._in_program else Run()
@@ -130,7 +129,7 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
 
     def rsample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = torch.Size()) -> Tensor:
         self._check_reach()
-        value = self._transform(self._rsample_coords(torch.Size(sample_shape)))
+        value = self._point(self._rsample_coords(torch.Size(sample_shape)))
         return mark(value, self.manifold.detach(), Origin.DRAWN) if self._in_program else value
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -181,7 +180,7 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
     def from_noise(self, noise: Tensor) -> Tensor:
         """A sample as a smooth function of white noise ``(..., d)``."""
         self._check_reach()
-        return self._transform(self._colour(noise))
+        return self._point(self._colour(noise))
 
     def to_noise(self, value: Tensor) -> Tensor:
         """The inverse of :meth:`from_noise`, ``(..., d)``."""
@@ -213,13 +212,18 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
         drawn without a graph knows nothing of the derivatives in ``loc`` and ``c``, so these need the logarithm map.
         """
         if not self.drew(value) or self._lacks_graph(value):
-            return self._transform._inverse(value)
+            return self.manifold.to_normal_coords(self.loc, value)
         return self._last[0]
 
-    @property
-    def _last(self) -> tuple[Any, Any]:
-        """Coordinates and point of the last sample."""
-        return self._transform._cached_x_y
+    def _point(self, v: Tensor) -> Tensor:
+        """The point with normal coordinates ``v`` at ``loc``, which is the last sample from now on."""
+        value = self.manifold.from_normal_coords(self.loc, v)
+        self._last = v, value
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The last sample belongs to the graph it was made in and cannot be copied.
+        return self.__dict__ | {"_last": (None, None)}
 
     def _lacks_graph(self, sample: Tensor) -> bool:
         moving = self.loc.requires_grad or self.manifold.moves
@@ -246,7 +250,7 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
         the coordinates of ``value``, so they are exact however far out it is.
         """
         coords = v + motion - self._loc_motion(v)
-        self._transform._cached_x_y = coords, value  # type: ignore[assignment]  # torch: None to begin with
+        self._last = coords, value
 
     def _loc_motion(self, v: Tensor) -> Tensor:
         m = self.manifold.to_normal_coords(None, self.loc)

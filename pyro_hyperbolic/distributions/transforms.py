@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints, transform_to
@@ -60,12 +62,9 @@ class ExpMapTransform(Transform):
             return self.loc is other.loc
         return self.loc is other.loc or torch.equal(self.loc, other.loc)
 
-    def __getstate__(self) -> dict[str, object]:
+    def __reduce__(self) -> Any:
         # A cached pair belongs to the graph it was made in and cannot be copied.
-        state = super().__getstate__()
-        if self._cache_size:
-            state["_cached_x_y"] = None, None
-        return state
+        return type(self), (self.manifold, self.loc, self._cache_size)
 
     def _call(self, x: Tensor) -> Tensor:
         return self.manifold.from_normal_coords(self.loc, x)

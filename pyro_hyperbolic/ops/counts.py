@@ -30,9 +30,8 @@ from pyro_hyperbolic.ops.gamma import SMALL, log1p_less, log_gamma, log_gamma_ra
 def log_mass(x: Tensor, log_mean: Tensor, log_r: Tensor) -> Tensor:
     r""":math:`\log p(x)`; the three broadcast, and are float64."""
     if torch.compiler.is_compiling():
-        return _plain_log_mass(
-            x, log_mean, log_r
-        )  # dynamo takes no autograd function with a derivative in forward mode
+        # dynamo does not trace a derivative in forward mode, nor an autograd function under vmap.
+        return _plain_log_mass(x, log_mean, log_r)
     # As views, which a torch function mode sees being made: it does not see an autograd function (DReG_ELBO has one).
     return _LogMass.apply(x.view_as(x), log_mean.view_as(log_mean), log_r.view_as(log_r))
 

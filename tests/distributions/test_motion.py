@@ -61,7 +61,7 @@ def test_gradient_keeps_its_digits_where_the_log_map_is_lost(law):
         q, fixed = (law(x, 0.5, chart, validate_args=False) for x in (loc, loc.detach()))
         torch.manual_seed(1)
         v = 0.5 * torch.randn(200, 3, dtype=torch.float64).to(dtype)
-        z = q._transform(v)
+        z = q._point(v)
         log_prob = adopted(fixed, q, z) if own else fixed.log_prob(z)
         return torch.autograd.grad(log_prob.sum(), coords)[0].double()
 

@@ -11,6 +11,7 @@ from matplotlib.collections import LineCollection
 
 from pyro_hyperbolic import Lorentz, PoincareBall, plotting
 from pyro_hyperbolic.analysis import TangentPCA
+from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.geometry import Sphere, signature_dim
 from pyro_hyperbolic.models import EuclideanVAE, ManifoldVAE
 from pyro_hyperbolic.plotting.lens import Lens
@@ -29,7 +30,7 @@ def vae(space: Any, dim: int) -> Any:
 def test_two_dimensions_are_the_posterior_means(space: Any, ax: Axes) -> None:
     model = vae(space, 2)
     plotting.latent_space(model, DATA, torch.arange(12) % 3, ax, s=7)
-    z = model.encode(DATA).mean.detach()
+    z = base_distribution(model.encode(DATA)).loc.detach()
     if isinstance(space, Lorentz):
         z = space.to_poincare(z)
     classes = [torch.tensor(dots.get_offsets().tolist()) for dots in ax.collections]
@@ -46,7 +47,7 @@ def test_two_dimensions_are_the_posterior_means(space: Any, ax: Axes) -> None:
 def test_other_dimensions_are_projected(space: Any, dim: int, ax: Axes) -> None:
     model = vae(space, dim)
     plotting.latent_space(model, DATA, ax=ax)
-    z = model.encode(DATA).mean.detach()
+    z = base_distribution(model.encode(DATA)).loc.detach()
     ball = PoincareBall(0.0 if space is None else 0.7)
     z = (space.to_poincare(z) if isinstance(space, Lorentz) else z).double()
     (dots,) = ax.collections
@@ -70,7 +71,7 @@ def test_every_factor_of_a_space_is_drawn(signature: str, circles: int, tmp_path
         _, ax = plt.subplots()
         plotting.latent_space(model, DATA, ax=ax, factor=number, gyroplanes=2)
         dots = torch.tensor(ax.collections[0].get_offsets().tolist(), dtype=torch.float64)
-        z = model.encode(DATA).mean.detach().double()
+        z = base_distribution(model.encode(DATA)).loc.detach().double()
         z = model.manifold.split(z)[number] if len(factors) > 1 else z
         if factor.intrinsic_dim(z.shape[-1]) == 2:
             # All of these pictures show directions as they are, and the nearer the farther in.
@@ -92,7 +93,7 @@ def test_views_and_centers(view: str, ax: Axes) -> None:
     model = vae(PoincareBall(0.7), 2)
     plotting.latent_space(model, DATA, ax=ax, gyroplanes=2, view=view, center="mean")
     dots = torch.tensor(ax.collections[0].get_offsets().tolist(), dtype=torch.float64)
-    z = model.encode(DATA).mean.detach().double()
+    z = base_distribution(model.encode(DATA)).loc.detach().double()
     ball = PoincareBall(0.7)
     middle = Lens(ball, view, ball.frechet_mean(z))
     torch.testing.assert_close(dots, middle(z), rtol=1e-5, atol=1e-6)

@@ -66,7 +66,7 @@ class NoiseReparam(PointReparam):
 
     def to_point(self, fn: Any, value: Tensor) -> Tensor:
         distribution = base_distribution(fn)
-        return distribution._transform(distribution._colour(value))  # from_noise without its check of the reach
+        return distribution._point(distribution._colour(value))  # from_noise without its check of the reach
 
     def from_point(self, fn: Any, point: Tensor) -> Tensor:
         return base_distribution(fn).to_noise(point)
