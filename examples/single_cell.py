@@ -111,9 +111,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             print(f"epoch {epoch}/{args.num_epochs}: loss {history[-1]:.2f} nats per cell", flush=True)
     bound = log_marginal_likelihood(vae.model, vae.guide, test, num_samples=args.iwae_samples).mean().item()
     result = record(args) | {"loss": history, "iwae": bound, "seconds": time.perf_counter() - start}
-    print(
-        f"IWAE-{args.iwae_samples} of {len(test)} test cells: {bound:.2f} nats per cell; results in {args.output_dir}"
-    )
+    print(f"IWAE-{args.iwae_samples} of {len(test)} test cells: {bound:.2f} nats each; results in {args.output_dir}")
     save_json(result, args.output_dir / "metrics.json")
     with torch.no_grad():
         z = vae.encode(cells.counts.float()).mean
