@@ -16,8 +16,8 @@ from tqdm.auto import tqdm
 
 from pyro_hyperbolic.infer.programs.arguments import length, narrowed, split_tensors
 from pyro_hyperbolic.infer.programs.compiled import compile_function
-from pyro_hyperbolic.infer.programs.match import check_observations
-from pyro_hyperbolic.ops.checks import checked_integer
+from pyro_hyperbolic.infer.programs.match import check_observations, observes_moving_points
+from pyro_hyperbolic.ops.checks import checked_integer, inspectable
 
 _PARTICLES = "_importance_samples"
 # The dimension of the samples in log-densities, beside that of the data; those of enumerated sites lie further left.
@@ -68,9 +68,6 @@ def log_marginal_likelihood(
     """
     check_arguments(args)
     inputs, rebuild = split_tensors(args, kwargs)
-    if is_validation_enabled():
-        first_args, first_kwargs = narrowed(args, kwargs, 0, 1)
-        check_observations(model, guide, *first_args, **first_kwargs)
 
     def weights(batch: list[Tensor], count: int) -> Tensor:
         own_args, own_kwargs = rebuild(batch)
@@ -146,6 +143,8 @@ def log_weights(
     particles = pyro.plate(_PARTICLES, count, dim=_SAMPLE)
     guide_trace = poutine.trace(particles(guide)).get_trace(*args, **kwargs)
     model_trace = poutine.trace(poutine.replay(particles(model), trace=guide_trace)).get_trace(*args, **kwargs)
+    if is_validation_enabled() and inspectable() and observes_moving_points(model_trace):
+        check_observations(model, guide, *args, **kwargs)
     if any(site["infer"].get("enumerate") == "parallel" for _, site in _latents_without(guide_trace, model_trace)):
         # Only then, because Pyro's enumeration looks at data that a function transform does not show.
         enumerated = poutine.enum(particles(model), first_available_dim=_leftmost_plate(guide_trace, model_trace) - 1)

@@ -65,6 +65,18 @@ def check_observations(model: Callable[..., Any], guide: Callable[..., Any], *ar
         _run(model, guide, args, kwargs)
 
 
+def observes_moving_points(trace: Any) -> bool:
+    """Whether there are observed points whose curvature is a tensor, so that :func:`check_observations` is needed."""
+    sites = [site for site in trace.nodes.values() if site["type"] == "sample" and site["is_observed"]]
+    return any(_tensor_curvatures(site["fn"]) for site in sites)
+
+
+def _tensor_curvatures(fn: Any) -> list[Tensor]:
+    distribution = base_distribution(fn)
+    curvatures = distribution.manifold.curvatures if isinstance(distribution, ManifoldNormal) else ()
+    return [c for c in curvatures if isinstance(c, Tensor)]
+
+
 def _run(model: Callable[..., Any], guide: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
     guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
     return guide_trace, poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
@@ -82,11 +94,8 @@ class _Observations(Latents):
 
     def _pyro_post_sample(self, msg: Any) -> None:
         super()._pyro_post_sample(msg)
-        distribution = base_distribution(msg["fn"])
-        if msg["is_observed"] and isinstance(distribution, ManifoldNormal):
-            manifold = distribution.manifold
-            if any(isinstance(c, Tensor) and self.sources.of(c) for c in manifold.curvatures):
-                raise ValueError(f"site {msg['name']!r}: {complaint_of_observed(manifold)}")
+        if msg["is_observed"] and any(map(self.sources.of, _tensor_curvatures(msg["fn"]))):
+            raise ValueError(f"site {msg['name']!r}: {complaint_of_observed(base_distribution(msg['fn']).manifold)}")
 
 
 class SameSpaces(Messenger):
