@@ -18,13 +18,18 @@ of terms that are :math:`r/m` times as large.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from pyro_hyperbolic.ops.gamma import SMALL, log1p_less, log_gamma, log_gamma_ratio, stirling, stirling_slope
+from pyro_hyperbolic.ops.checks import inspectable
+from pyro_hyperbolic.ops.gamma import SMALL, log1p_less, log_gamma_ratio, stirling, stirling_slope
+
+# Numbers that are worked on at a time on a CPU, so that what is made on the way stays in the cache.
+_PART = 1 << 16
 
 
 def log_mass(x: Tensor, log_mean: Tensor, log_r: Tensor) -> Tensor:
@@ -43,7 +48,7 @@ def _plain_log_mass(x: Tensor, log_mean: Tensor, log_r: Tensor) -> Tensor:
     q, mean = (torch.where(near, t, -math.inf).exp() for t in (ratio, log_mean))
     series = mean + x * q + (r + x) * log1p_less(q)  # (r + x) log(1 + q)
     rest = torch.where(near, -series, (r + x) * logsigmoid(-ratio))
-    return log_gamma_ratio(r, x) - log_gamma(1 + x) + x * log_mean + rest
+    return log_gamma_ratio(r, x) - torch.lgamma(1 + x) + x * log_mean + rest
 
 
 class _LogMass(torch.autograd.Function):
@@ -51,9 +56,7 @@ class _LogMass(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, log_mean: Tensor, log_r: Tensor) -> Tensor:
-        r = log_r.exp()
-        gammas = (r + x - 0.5) * torch.log1p(x / r) - x + stirling(r + x) - stirling(r) - log_gamma(1 + x)
-        return gammas + x * log_mean + (r + x) * logsigmoid(log_r - log_mean)
+        return _in_parts(_value, x, log_mean, log_r)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
@@ -64,7 +67,7 @@ class _LogMass(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
         return tuple(
-            (grads[0] * slope(*inputs)).sum_to_size(value.shape) if needed else None
+            (grads[0] * _in_parts(slope, *inputs)).sum_to_size(value.shape) if needed else None
             for slope, value, needed in zip(_SLOPES, inputs, ctx.needs_input_grad, strict=True)
         )
 
@@ -74,8 +77,28 @@ class _LogMass(torch.autograd.Function):
         out = torch.zeros_like(inputs[0] * inputs[1] * inputs[2])
         for slope, tangent in zip(_SLOPES, tangents, strict=True):
             if tangent is not None:
-                out = out + tangent * slope(*inputs)
+                out = out + tangent * _in_parts(slope, *inputs)
         return out
+
+
+def _in_parts(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """A function of tensors that broadcast; on a CPU some rows at a time."""
+    shape = torch.broadcast_shapes(*[t.shape for t in inputs])
+    plain = torch.is_grad_enabled() or not inspectable(*inputs) or inputs[0].device.type != "cpu"
+    if plain or math.prod(shape) <= _PART:
+        return function(*inputs)
+    # What all rows share stays one row.
+    wide = [t if t.numel() == shape[-1] == t.shape[-1] else t.expand(shape) for t in inputs]
+    rows = [t.reshape(-1, shape[-1]) for t in wide]
+    size, count = max(1, _PART // shape[-1]), math.prod(shape[:-1])
+    parts = [function(*[t if len(t) == 1 else t[i : i + size] for t in rows]) for i in range(0, count, size)]
+    return torch.cat(parts).reshape(shape)
+
+
+def _value(x: Tensor, log_mean: Tensor, log_r: Tensor) -> Tensor:
+    r = log_r.exp()
+    gammas = (r + x - 0.5) * torch.log1p(x / r) - x + stirling(r + x) - stirling(r) - torch.lgamma(1 + x)
+    return gammas + x * log_mean + (r + x) * logsigmoid(log_r - log_mean)
 
 
 def _slope_in_x(x: Tensor, log_mean: Tensor, log_r: Tensor) -> Tensor:

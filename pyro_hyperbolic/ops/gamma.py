@@ -26,14 +26,13 @@ SMALL = 0.1
 """Largest argument of :func:`log1p_less`."""
 
 # From here on eight terms of the asymptotic series reach the rounding error.
-_FAR = 8
+_FAR = 10
 _B = bernoulli(17)
 # In powers of 1/z^2: s(z) = sum of B_2k / (2k (2k - 1) z^(2k - 1)), and its slope.
 _STIRLING = [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(1, 9)]
 _STIRLING_SLOPE = [float(-_B[2 * k] / (2 * k)) for k in range(1, 9)]
 # Of (artanh(y) - y) / y^3 in powers of y^2, where y^2 <= 1/441.
 _ARTANH = [float(Fraction(1, 2 * k + 3)) for k in range(7)]
-HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def log_gamma_ratio(a: Tensor, b: Tensor | float) -> Tensor:
@@ -52,11 +51,6 @@ def digamma_difference(a: Tensor, b: Tensor | float) -> Tensor:
     return torch.log1p(u) + 0.5 * u / (a + b) + stirling_slope(a + b) - stirling_slope(a)
 
 
-def log_gamma(z: Tensor) -> Tensor:
-    r""":math:`\log\Gamma(z)` for ``z > 0``, several times as fast as torch's on a CPU."""
-    return (z - 0.5) * z.log() - z + HALF_LOG_2PI + stirling(z)
-
-
 def log1p_less(u: Tensor) -> Tensor:
     r""":math:`\log(1 + u) - u` for :math:`0 \le u \le` :data:`SMALL`, to full relative precision."""
     # log(1 + u) is 2 artanh(y), and 2 y - u = -u y.
@@ -66,30 +60,21 @@ def log1p_less(u: Tensor) -> Tensor:
 
 def stirling(z: Tensor) -> Tensor:
     """The remainder ``s(z)`` of Stirling's formula, for ``z > 0``."""
-    far = z > _FAR
-    inverse = 1 / torch.where(far, z, z + _FAR)
-    near = torch.where(far, 1.0, z)
-    # The gamma function at z + 8, divided by the eight factors up to there.
-    middle = near * (near + 7)
-    factors = middle * (middle + 6) * (middle + 10) * (middle + 12)
-    shift = (near + (_FAR - 0.5)) * (near + _FAR).log() - _FAR - factors.log() - (near - 0.5) * near.log()
-    return inverse * _series(_STIRLING, inverse * inverse) + torch.where(far, 0.0, shift)
+    near, inverse = z.clamp(max=_FAR), 1 / z.clamp(min=_FAR)
+    direct = torch.lgamma(near) - (near - 0.5) * near.log() + near - 0.5 * math.log(2 * math.pi)
+    return torch.where(z > _FAR, inverse * _series(_STIRLING, inverse * inverse), direct)
 
 
 def stirling_slope(z: Tensor) -> Tensor:
     r"""Its derivative, :math:`\psi(z) - \log z + 1/2z`."""
-    far = z > _FAR
-    inverse = 1 / torch.where(far, z, z + _FAR)
-    near = torch.where(far, 1.0, z)
-    middle = near * (near + 7)
-    inverses = 1 / middle + 1 / (middle + 6) + 1 / (middle + 10) + 1 / (middle + 12)
-    shift = torch.log1p(_FAR / near) - 0.5 * inverse - (2 * near + 7) * inverses + 0.5 / near
+    near, inverse = z.clamp(max=_FAR), 1 / z.clamp(min=_FAR)
     square = inverse * inverse
-    return square * _series(_STIRLING_SLOPE, square) + torch.where(far, 0.0, shift)
+    direct = torch.digamma(near) - near.log() + 0.5 / near
+    return torch.where(z > _FAR, square * _series(_STIRLING_SLOPE, square), direct)
 
 
 def _series(coefficients: list[float], x: Tensor) -> Tensor:
     out = coefficients[-2] + coefficients[-1] * x
     for a in reversed(coefficients[:-2]):
-        out = torch.addcmul(x.new_full((), a), out, x)
+        out = out * x + a
     return out

@@ -72,6 +72,21 @@ def test_derivatives_in_other_modes():
     same(slopes, torch.autograd.grad(log_prob(*leaves).sum(), leaves[0])[0], 1e-14)
 
 
+@pytest.mark.parametrize("shape", [(5, 20_000), (2, 19, 2000), (80_000, 1)])
+def test_many_numbers_are_those_of_each(shape):
+    """Rows are worked on in parts; the dispersion is shared by all of them, or not."""
+    torch.manual_seed(0)
+    log_mean, x = torch.randn(shape, requires_grad=True), torch.poisson(torch.rand(shape) * 9)
+    for log_r in (torch.randn(shape[-1:], requires_grad=True), torch.randn(shape, requires_grad=True)):
+        log_prob = hdist.NegativeBinomial(log_mean, log_r).log_prob(x)
+        wide = _plain_log_mass(x.double(), log_mean.double(), log_r.double())
+        same(log_prob, wide, 2.0**-22)
+        for slope, other in zip(
+            *[torch.autograd.grad(t.sum(), (log_mean, log_r)) for t in (log_prob, wide)], strict=True
+        ):
+            same(slope, other, 1e-5)
+
+
 @pytest.mark.parametrize(("log_mean", "log_r"), [(1.0, 0.3), (2.0, -1.0), (3.0, 30.0)])
 def test_samples_and_moments(log_mean, log_r):
     torch.manual_seed(0)
