@@ -24,7 +24,7 @@ from pyro_hyperbolic import Lorentz, PoincareBall, Product, Sphere
 from pyro_hyperbolic.analysis import TangentPCA
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer import AutoWrappedNormal
-from pyro_hyperbolic.models import HyperbolicVAE
+from pyro_hyperbolic.models import ManifoldVAE
 from pyro_hyperbolic.nn import Exp0, GyroplaneLinear, ManifoldModule
 from tests.distributions import test_contract
 from tests.distributions.cases import NormalCase
@@ -191,7 +191,7 @@ def test_model_on_the_torus_trains(posterior: str) -> None:
     manifold = ManifoldModule(torus(1.0), learnable=True)
     assert str(manifold) == "ManifoldModule(FlatTorus, learnable=True)"
     options: dict[str, Any] = {"hidden_dim": 8, "likelihood": "normal", "decoder": "mlp"}
-    vae = HyperbolicVAE(manifold, 2, 3, prior=posterior, posterior=posterior, **options)
+    vae = ManifoldVAE(manifold, 2, 3, prior=posterior, posterior=posterior, **options)
     data = torch.randn(40, 1) * torch.tensor([4.0, -3.0, 2.0])
     svi = SVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 0.03}), Trace_ELBO())
     losses = [svi.step(data) for _ in range(40)]
