@@ -32,7 +32,7 @@ import pyro_hyperbolic.distributions as hdist
 from benchmarks import exact
 from benchmarks.exact import Array
 from benchmarks.results import output_file
-from examples.command import Parser, command, folder, positive
+from examples.command import command, folder, make_parser, positive
 from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.geometry import Manifold, ScaledManifold
 
@@ -316,8 +316,8 @@ def tables(text: str) -> Path:
     return path
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, "benchmarks.accuracy", "start again")
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, "benchmarks.accuracy")
     docs = Path(__file__).resolve().parents[1] / "docs" / "tables"
     p.add_argument("--output", type=tables, default=str(docs), help="folder for the tables")
     p.add_argument("--samples", type=positive(int), default=SAMPLES, help="points per number")
@@ -326,7 +326,7 @@ def parser() -> Parser:
     return p
 
 
-main = command(parser, run)
+main = command(parser, run, go_on="start again")
 
 
 if __name__ == "__main__":

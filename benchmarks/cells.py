@@ -33,7 +33,8 @@ from pyro.infer import Trace_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from examples.command import Parser, command, device, folder, positive, require_same
+from examples.command import add_common, command, device, folder, make_parser, positive
+from examples.runs import require_same
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.accelerate.trainers.rows import SparseRows
 from pyro_hyperbolic.infer import FastSVI, Minibatches, load_checkpoint, save_checkpoint
@@ -261,8 +262,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"{checkpoint} exists; continue that run with --resume, or choose another --folder")
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, "benchmarks.cells", "with --folder, go on from its last checkpoint with --resume")
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, "benchmarks.cells")
     p.add_argument("--num-cells", type=positive(int), default=1_000_000, help="how many")
     p.add_argument("--num-genes", type=positive(int), default=2000, help="counts of each cell")
     p.add_argument("--epochs", type=positive(int), default=10, help="passes over the cells")
@@ -271,18 +272,18 @@ def parser() -> Parser:
     p.add_argument("--latent-dim", type=positive(int), default=10, help="dimension of the latent space")
     p.add_argument("--curvature", type=positive(float), default=1.0, help="c; the curvature is -c")
     p.add_argument("--learning-rate", type=positive(float), default=1e-3, help="of Adam")
-    p.add_seed()
+    add_common(p, "--seed")
     p.add_argument("--device", type=device, default="cpu", help="where to compute: cpu, cuda or cuda:1")
     p.add_argument("--compile", action="store_true", help="compile the steps")
     text = "read the counts from files in it, and save the run there (default: counts in memory, nothing is saved)"
     p.add_argument("--folder", type=folder, help=text)
     p.add_argument("--resume", action="store_true", help="continue the run in --folder")
     p.add_argument("--save-every", type=positive(int), default=100, help="batches between two checkpoints")
-    p.add_threads()
+    add_common(p, "--threads")
     return p
 
 
-main = command(parser, run)
+main = command(parser, run, go_on="with --folder, go on from its last checkpoint with --resume")
 
 
 if __name__ == "__main__":

@@ -28,8 +28,9 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_rows import BOUNDS, GROUPS, RATIOS, UNITS, Row, prepare, read, rows
-from benchmarks.results import ResultsParser, one_of
-from examples.command import command, device, positive, save_json
+from benchmarks.results import GO_ON, add_results, earlier, one_of
+from examples.command import command, device, make_parser, positive
+from examples.runs import save_json
 
 REPEATS = 5
 REPEAT_SECONDS = 0.1  # a repeat is as many steps as last about this long
@@ -72,13 +73,14 @@ def _start(args: argparse.Namespace) -> dict[str, Any]:
         "rows": [],
         "ratios": [],
     }
-    if args.earlier is None:
+    begun = earlier(args, read)
+    if begun is None:
         return fresh
     for key in SETTING:
-        then, now = args.earlier[key], fresh[key]
+        then, now = begun[key], fresh[key]
         if then != now:
             raise ValueError(f"--resume: {args.json} has the {key} {then}, here it is {now}; name another file")
-    return args.earlier
+    return begun
 
 
 def _measured(result: dict[str, Any]) -> dict[str, float]:
@@ -168,8 +170,9 @@ def _compile(row: Row, device: str) -> None:
     prepare(row, device, tiny=False).warm_up()
 
 
-def parser() -> ResultsParser:
-    p = ResultsParser(__doc__, "benchmarks.gpu", read)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, "benchmarks.gpu")
+    add_results(p)
     text = "what to measure"
     p.add_argument("groups", nargs="*", type=one_of(GROUPS), default=list(GROUPS), metavar="group", help=text)
     text = "seconds after which no row is begun (default: none)"
@@ -182,7 +185,7 @@ def parser() -> ResultsParser:
     return p
 
 
-main = command(parser, run)
+main = command(parser, run, go_on=GO_ON)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from benchmarks.results import require
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.geometry import signature_dim
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, log_marginal_likelihood
-from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE, HyperbolicVGAE
+from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVGAE, ManifoldVAE
 
 DIM, BATCH, MEMBERS = 10, 128, 90
 UNITS = {"step": ("ms", 1e3), "ensemble": ("us/member-step", 1e6), "graph": ("ms", 1e3), "evaluation": ("s", 1.0)}
@@ -163,7 +163,7 @@ def _vae(row: Row, device: str, tiny: bool) -> Any:
     if row.distribution == "euclidean":
         return EuclideanVAE(row.dim, (28, 28), hidden_dim=hidden).to(device)
     manifold, dim = (row.space, signature_dim(row.space)) if row.space else (PoincareBall(0.2), row.dim)
-    return HyperbolicVAE(
+    return ManifoldVAE(
         manifold, dim, (28, 28), hidden_dim=hidden, prior=row.distribution, posterior=row.distribution
     ).to(device)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.gpu_rows import BATCH, DIM, GROUPS, read
 from benchmarks.results import results
-from examples.command import Parser, command, picture_file
+from examples.command import command, make_parser, picture_file
 
 Entry = dict[str, Any]
 LABELS = {
@@ -160,8 +160,8 @@ def run(args: argparse.Namespace) -> None:
         print(tables(args.results), end="")
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, "benchmarks.growth")
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, "benchmarks.growth")
     p.add_argument("results", type=results(read), help="what python -m benchmarks.gpu --json wrote")
     p.add_argument("figure", type=picture_file, nargs="?", help="picture to draw (default: none)")
     p.add_argument("--rst", action="store_true", help="print the tables as reStructuredText")

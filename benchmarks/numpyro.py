@@ -28,8 +28,9 @@ import torch
 from pyro.infer import Trace_ELBO
 
 from benchmarks.numpyro_nuts import POSTERIORS, Walk, walks
-from benchmarks.results import ResultsParser, require
-from examples.command import at_least, command, device, natural, positive, save_json
+from benchmarks.results import GO_ON, add_results, earlier, require
+from examples.command import at_least, command, device, make_parser, natural, positive
+from examples.runs import save_json
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, Minibatches, log_marginal_likelihood
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
@@ -40,20 +41,21 @@ BATCH, REPEATS = 128, 7
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.rst:
-        print(rst(args.earlier))
+    begun = earlier(args, _read)
+    if args.rst and begun is not None:
+        print(rst(begun))
         return
     if importlib.util.find_spec("numpyro") is None:
         raise ImportError("there is no NumPyro: pip install 'pyro_hyperbolic[numpyro]'")
     os.environ["JAX_PLATFORMS"] = "cuda,cpu" if args.device == "cuda" else "cpu"
     torch.set_float32_matmul_precision("high")
     result: dict[str, Any] = {"device": _device(args.device), "versions": _versions(), "rows": {}}
-    if args.earlier is not None:
+    if begun is not None:
         for key in ("device", "versions"):
-            then, now = args.earlier[key], result[key]
+            then, now = begun[key], result[key]
             if then != now:
                 raise ValueError(f"--resume: {args.json} has the {key} {then}, here are {now}; name another file")
-        result = args.earlier
+        result = begun
     for name, measure in rows(args).items():
         if name not in result["rows"]:
             result["rows"][name] = measure()
@@ -248,8 +250,9 @@ def _read(found: Any) -> dict[str, Any]:
     return found
 
 
-def parser() -> ResultsParser:
-    p = ResultsParser(__doc__, "benchmarks.numpyro", _read)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, "benchmarks.numpyro")
+    add_results(p)
     p.add_argument("--device", type=device, choices=["cpu", "cuda"], default="cpu", help="where to compute")
     p.add_argument("--members", type=positive(int), nargs="*", default=[1, 16, 90, 360], help="sizes of ensembles")
     p.add_argument("--member-steps", type=positive(int), default=200_000, help="most steps of one call, times members")
@@ -267,7 +270,7 @@ def parser() -> ResultsParser:
     return p
 
 
-main = command(parser, run)
+main = command(parser, run, go_on=GO_ON)
 
 
 if __name__ == "__main__":

@@ -6,83 +6,61 @@ import argparse
 import json
 import os
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from examples.command import Parser, folder, input_file
+from examples.command import folder, input_file
 
 Result = dict[str, Any]
 # What reading something else than a result raises.
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
-class ResultsParser(Parser):
-    """The parser of a program that writes its results row by row, and goes on after the last one.
+GO_ON = "with --json, what was measured is kept: go on with the same options and --resume"
 
-    ``options.earlier`` is what ``--json`` holds, where it is to be gone on with or to be printed (``--rst``).
+
+def add_results(p: argparse.ArgumentParser) -> None:
+    """The options of a program that writes its results row by row, and goes on after the last one."""
+    p.add_argument("--json", type=_path, metavar="FILE", help="where to write the results (default: nowhere)")
+    p.add_argument("--resume", action="store_true", help="go on with what --json holds")
+
+
+def earlier(args: argparse.Namespace, read: Callable[[Any], Result]) -> Result | None:
+    """What ``--json`` holds, where it is to be gone on with or to be printed (``--rst``).
 
     :param read: from what JSON holds to a result; it raises an error where that is something else.
     """
-
-    def __init__(self, documentation: str | None, program: str, read: Callable[[Any], Result]) -> None:
-        super().__init__(documentation, program)
-        self._read = read
-        self._file: Path | None = None
-        text = "where to write the results (default: nowhere)"
-        self.add_argument("--json", type=_path, metavar="FILE", help=text)
-        self.add_argument("--resume", action="store_true", help="go on with what --json holds")
-
-    def parse_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> argparse.Namespace:
-        options = super().parse_args(args, namespace)
-        self._file = options.json
-        reads = next((f"--{name}" for name in ("rst", "resume") if getattr(options, name, False)), None)
-        try:
-            options.earlier = self._earlier(options.json, reads)
-        except ArgumentTypeError as error:
-            self.error(f"argument --json: {error}")
-        return options
-
-    def _earlier(self, path: Path | None, reads: str | None) -> Result | None:
-        if path is None:
-            if reads is not None:
-                self.error(f"{reads} needs --json, the file with the results")
-            return None
-        if reads == "--resume" and not path.exists():
-            self.error(f"--resume: there is no {path} to go on with; check --json, or leave out --resume to start anew")
+    path, reads = args.json, next((f"--{name}" for name in ("rst", "resume") if getattr(args, name, False)), None)
+    if path is None:
+        if reads is not None:
+            raise ValueError(f"{reads} needs --json, the file with the results")
+        return None
+    try:
         if reads != "--rst":
             output_file(str(path))
-        if reads is None:
-            if path.exists():
-                self.error(f"--json {path} exists; go on with --resume, or name another file")
-            return None
-        return results(self._read)(str(path))
-
-    def how_to_go_on(self) -> str:
-        """What to do after an interruption."""
-        if self._file is None or not self._file.exists():
-            return "nothing is saved yet; start again"
-        return f"go on with the same options and --resume --json {self._file}"
+        if reads is not None:
+            return results(read)(str(path))
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"argument --json: {error}") from error
+    if path.exists():
+        raise ValueError(f"--json {path} exists; go on with --resume, or name another file")
+    return None
 
 
 def output_file(text: str) -> Path:
     """A file that can be written, in a folder that is there."""
     path = _path(text)
-    if path.is_dir():
-        raise ArgumentTypeError(f"{path} is a folder; give a file")
     if path.exists() and not (path.is_file() and os.access(path, os.W_OK)):
-        raise ArgumentTypeError(f"{path} cannot be written to; name another file")
-    # A folder could be made where the file is to be, and files could be made where it is.
-    folder(str(path.parent if path.exists() else path))
+        raise ArgumentTypeError(f"must be a file that can be written, got {text!r}")
+    folder(str(path.parent if path.exists() else path))  # the folder of the file has to be there
     return path
 
 
 def results(read: Callable[[Any], Result]) -> Callable[[str], Result]:
     """The type of files that hold results.
 
-    :param read: as for :class:`ResultsParser`.
+    :param read: as for :func:`earlier`.
     """
 
     def parse(text: str) -> Result:

@@ -20,7 +20,8 @@ from benchmarks.results import one_of, output_file
 from benchmarks.spaces import spaces
 from benchmarks.timing import Ratio, Settings
 from benchmarks.training import training
-from examples.command import Parser, command, positive, save_json
+from examples.command import command, make_parser, positive
+from examples.runs import save_json
 
 GROUPS: dict[str, Callable[[Settings], Iterable[Ratio]]] = {
     "distributions": distributions,
@@ -65,8 +66,8 @@ def write_json(path: Path, results: list[tuple[str, Ratio]]) -> None:
     save_json(document, path)
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, "benchmarks.run")
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, "benchmarks.run")
     text = "what to measure"
     p.add_argument("groups", nargs="*", type=one_of(GROUPS), default=list(GROUPS), metavar="group", help=text)
     text = "where to write the results (default: nowhere)"

@@ -32,10 +32,11 @@ import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
-from command import Parser, at_least, command, positive, record, save_json, save_run
+from command import add_common, at_least, command, make_parser, positive
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoGuide, init_to_value
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
+from runs import record, save_json, save_run
 from taxonomy import Tree, taxonomy
 from torch import Tensor
 from torch.distributions import biject_to, constraints
@@ -161,16 +162,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
     p.add_argument("--inference", choices=sorted(INFERENCE), default="svi", help="method of inference")
     p.add_argument("--noise", type=positive(float), default=0.3, help="noise of the distances, in edges")
     p.add_argument("--chains", type=positive(int), default=4, help="number of chains, run side by side")
     p.add_argument("--warmup", type=positive(int), default=200, help="warm-up steps of NUTS")
     p.add_argument("--num-samples", type=at_least(4), default=200, help="samples per chain")
     p.add_argument("--num-steps", type=positive(int), default=1500, help="steps of SVI")
-    p.add_seed()
-    p.add_output_dir()
+    add_common(p, "--seed", "--output-dir")
     return p
 
 

@@ -23,8 +23,9 @@ import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
-from command import Parser, command, natural, positive, record, save_json
+from command import add_common, command, make_parser, natural, positive
 from pyro.infer import SVI, Trace_ELBO
+from runs import record, save_json
 from torch import Tensor, nn
 from torch.nn.functional import relu, softplus
 from tqdm.auto import tqdm
@@ -32,6 +33,7 @@ from tqdm.auto import tqdm
 from pyro_hyperbolic import PoincareBall, datasets, plotting
 from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.infer import log_marginal_likelihood
+from pyro_hyperbolic.models.latent import within_reach
 from pyro_hyperbolic.nn import GyroplaneLinear, exp0
 
 
@@ -48,7 +50,8 @@ class VAE(nn.Module):
 
     def encode(self, x: Tensor) -> WrappedNormal:
         hidden = relu(self.hidden(x))
-        return WrappedNormal(exp0(self.ball, self.loc(hidden)), softplus(self.scale(hidden)), self.ball)
+        loc, scale = within_reach(self.loc(hidden), softplus(self.scale(hidden)), self.ball, WrappedNormal)
+        return WrappedNormal(exp0(self.ball, loc), scale, self.ball)
 
     def model(self, x: Tensor) -> None:
         pyro.module("vae", self)
@@ -99,8 +102,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
     p.add_argument("--curvature", type=positive(float), default=1.2, help="c; the curvature is -c (paper: 0.1 to 1.2)")
     p.add_argument("--prior-scale", type=positive(float), default=1.7, help="scale of the prior (paper: 1 and 1.7)")
     p.add_argument("--hidden-dim", type=positive(int), default=200, help="width of the hidden layers (paper: 200)")
@@ -109,9 +112,7 @@ def parser() -> Parser:
     p.add_argument("--batch-size", type=positive(int), default=64, help="observations per step (paper: 64)")
     p.add_argument("--learning-rate", type=positive(float), default=1e-3, help="learning rate of Adam (paper: 1e-3)")
     p.add_argument("--iwae-samples", type=natural, default=500, help="samples per estimate; 0 for none (paper: 5000)")
-    p.add_seed()
-    p.add_threads()
-    p.add_output_dir()
+    add_common(p, "--seed", "--threads", "--output-dir")
     return p
 
 

@@ -1,8 +1,8 @@
-"""A hyperbolic auto-encoder with convolutions: bring your own encoder and decoder modules.
+"""A hyperbolic auto-encoder with convolutions.
 
-:class:`pyro_hyperbolic.models.ManifoldVAE` takes any encoder, decoder and likelihood. Here the images are
-``(1, 28, 28)``. The encoder is a :class:`pyro_hyperbolic.nn.Encoder` with convolutions as its trunk. The decoder begins
-with a gyroplane layer, the only part of it that knows the latent space.
+The images are ``(1, 28, 28)``. The trunk of the encoder is convolutional, and so is the decoder, which begins with a
+gyroplane layer: the only part of it that knows the latent space. :class:`pyro_hyperbolic.models.ManifoldVAE` takes
+these networks too, here to draw what they have learned.
 
 What to look for: in ``latent.png`` each dot is a test digit, coloured by its class. The classes separate without
 labels. In ``reconstructions.png`` the lower row shows what two numbers keep of the digits above: their class and slant,
@@ -20,54 +20,77 @@ from pathlib import Path
 from typing import Any
 
 import pyro
+import pyro.distributions as dist
 import torch
-from command import Parser, command, natural, positive, record, save_json
+from command import add_common, command, make_parser, natural, positive
+from pyro import poutine
 from pyro.infer import Trace_ELBO
-from torch import nn
+from runs import record, save_json
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import datasets, geometry, infer
-from pyro_hyperbolic.models import ManifoldVAE, WarmUp
-from pyro_hyperbolic.nn import Encoder, GyroplaneLinear, ManifoldModule
+from pyro_hyperbolic.distributions import WrappedNormal
+from pyro_hyperbolic.models import ManifoldVAE
+from pyro_hyperbolic.models.latent import bounded, within_reach
+from pyro_hyperbolic.nn import Encoder, GyroplaneLinear, ManifoldModule, exp0
 
 SHAPE = (1, 28, 28)
 SHOWN = 10  # images with their reconstructions
 
 
-def build_model(args: argparse.Namespace) -> ManifoldVAE:
-    """The auto-encoder; ``.model`` and ``.guide`` are its Pyro programs."""
-    width, dim = args.channels, geometry.signature_dim(args.space)
-    # One module, which the decoder and the model share.
-    space = ManifoldModule(geometry.from_signature(args.space, c=args.curvature, k=-args.curvature))
-    trunk = nn.Sequential(
-        nn.Conv2d(1, width, 4, stride=2, padding=1),  # to 14 x 14
-        nn.ReLU(),
-        nn.Conv2d(width, 2 * width, 4, stride=2, padding=1),  # to 7 x 7
-        nn.ReLU(),
-        nn.Flatten(),
-    )
-    decoder = nn.Sequential(
-        GyroplaneLinear(dim, 128, space),
-        nn.ReLU(),
-        nn.Linear(128, 2 * width * 7 * 7),
-        nn.ReLU(),
-        nn.Unflatten(-1, (2 * width, 7, 7)),
-        nn.ConvTranspose2d(2 * width, width, 4, stride=2, padding=1),  # to 14 x 14
-        nn.ReLU(),
-        nn.ConvTranspose2d(width, 1, 4, stride=2, padding=1),  # to 28 x 28
-    )
-    encoder = Encoder(SHAPE, 2 * width * 7 * 7, dim, scale_dim=1, trunk=trunk)
-    return ManifoldVAE(
-        space,
-        dim,
-        SHAPE,
-        encoder=encoder,
-        decoder=decoder,
-        beta=WarmUp(args.warm_up) if args.warm_up else None,
-    )
+class ConvVAE(nn.Module):
+    """Convolutional networks, and the two programs that Pyro trains.
+
+    :param space: the latent space, one module that the decoder and the programs share.
+    :param width: channels of the first convolution; the second has twice as many.
+    """
+
+    beta: Tensor  # the weight of the divergence
+
+    def __init__(self, space: ManifoldModule, dim: int, width: int) -> None:
+        super().__init__()
+        self.space, self.dim = space, dim
+        trunk = nn.Sequential(
+            nn.Conv2d(1, width, 4, stride=2, padding=1),  # to 14 x 14
+            nn.ReLU(),
+            nn.Conv2d(width, 2 * width, 4, stride=2, padding=1),  # to 7 x 7
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        self.encoder = Encoder(SHAPE, 2 * width * 7 * 7, dim, scale_dim=1, trunk=trunk)
+        self.decoder = nn.Sequential(
+            GyroplaneLinear(dim, 128, space),
+            nn.ReLU(),
+            nn.Linear(128, 2 * width * 7 * 7),
+            nn.ReLU(),
+            nn.Unflatten(-1, (2 * width, 7, 7)),
+            nn.ConvTranspose2d(2 * width, width, 4, stride=2, padding=1),  # to 14 x 14
+            nn.ReLU(),
+            nn.ConvTranspose2d(width, 1, 4, stride=2, padding=1),  # to 28 x 28
+        )
+        self.register_buffer("beta", torch.tensor(1.0))
+
+    def model(self, x: Tensor) -> None:
+        pyro.module("vae", self)
+        space = self.space()
+        with pyro.plate("data", len(x)):
+            with poutine.scale(scale=self.beta):
+                z = pyro.sample("z", WrappedNormal(space.origin(self.dim, device=x.device), 1.0, space))
+            # Convolutions take one dimension of images; samples and particles may add others.
+            logits = self.decoder(z.flatten(0, -2)).unflatten(0, z.shape[:-1])
+            # Pixels are grey levels, which validation would refuse.
+            pyro.sample("x", dist.Bernoulli(logits=logits, validate_args=False).to_event(3), obs=x)
+
+    def guide(self, x: Tensor) -> None:
+        pyro.module("vae", self)
+        (loc, scale), space = self.encoder(x), self.space()
+        loc, scale = within_reach(loc, bounded(scale, space, self.dim), space, WrappedNormal)
+        with pyro.plate("data", len(x)), poutine.scale(scale=self.beta):
+            pyro.sample("z", WrappedNormal(exp0(space, loc), scale, space))
 
 
-def train(vae: ManifoldVAE, images: torch.Tensor, args: argparse.Namespace) -> list[float]:
+def train(vae: ConvVAE, images: Tensor, args: argparse.Namespace) -> list[float]:
     """Mean losses of the epochs."""
     svi = infer.FastSVI(vae.model, vae.guide, pyro.optim.Adam({"lr": args.learning_rate}), Trace_ELBO())
     batches = infer.Minibatches(images, args.batch_size, args.seed, drop_last=True)
@@ -75,20 +98,22 @@ def train(vae: ManifoldVAE, images: torch.Tensor, args: argparse.Namespace) -> l
     for epoch in range(1, args.num_epochs + 1):
         losses = []
         for batch in tqdm(batches.epoch(epoch), f"epoch {epoch}", len(batches), leave=False, disable=None):
-            if args.warm_up:
-                vae.warm_up(svi.steps)
+            vae.beta.fill_(min(1.0, (svi.steps + 1) / (args.warm_up + 1)))
             losses.append(svi.step(batch) / len(batch))
         history.append(torch.stack(losses).mean().item())
         print(f"epoch {epoch}/{args.num_epochs}: loss {history[-1]:.2f}", flush=True)
+    vae.beta.fill_(1.0)
     return history
 
 
-def draw(vae: ManifoldVAE, test: datasets.Digits, images: torch.Tensor, folder: Path) -> None:
-    """The latent space, and images above their reconstructions."""
+def draw(networks: ConvVAE, test: datasets.Digits, images: Tensor, folder: Path) -> None:
+    """The latent space, and images above their reconstructions, by the library's model with the same networks."""
     import matplotlib.pyplot as plt
 
     from pyro_hyperbolic import plotting
 
+    parts: Any = {"encoder": networks.encoder, "decoder": networks.decoder}
+    vae = ManifoldVAE(networks.space, networks.dim, SHAPE, **parts).to(images.device)
     factors = len(vae.manifold.leaves(vae.latent.dim))
     figure, axes = plt.subplots(1, factors, figsize=(6.5 * factors, 5.6), layout="constrained", squeeze=False)
     for number, ax in enumerate(axes.flat):
@@ -106,7 +131,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     images, held_out = (part.images.unsqueeze(1).to(args.device) for part in (train_set, test))
     pyro.clear_param_store()
     pyro.set_rng_seed(args.seed)
-    vae = build_model(args).to(args.device)
+    space = ManifoldModule(geometry.from_signature(args.space, c=args.curvature, k=-args.curvature))
+    vae = ConvVAE(space, geometry.signature_dim(args.space), args.channels).to(args.device)
     args.output_dir.mkdir(parents=True, exist_ok=True)  # before the training, so that no work is lost
     result: dict[str, Any] = {"train_loss": train(vae, images, args)}
     estimates, errors = infer.log_marginal_likelihood(
@@ -122,26 +148,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
-    p.add_space("p2")
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
+    add_common(p, "--space")
     p.add_argument("--curvature", type=positive(float), default=1.4, help="c; the curvature is -c")
-    p.add_argument(
-        "--channels",
-        type=positive(int),
-        default=8,
-        help="channels of the first convolution; the second has twice as many",
-    )
+    p.add_argument("--channels", type=positive(int), default=8, help="of the first convolution; the second has twice")
     p.add_argument("--num-epochs", type=positive(int), default=10, help="passes over the training data")
     p.add_argument("--warm-up", type=natural, default=200, help="steps until the KL divergence has its full weight")
     p.add_argument("--batch-size", type=positive(int), default=128, help="images per step")
     p.add_argument("--learning-rate", type=positive(float), default=2e-3, help="learning rate of Adam")
     p.add_argument("--iwae-samples", type=positive(int), default=50, help="samples of the final IWAE estimate")
-    p.add_seed()
-    p.add_device()
-    p.add_threads()
-    p.add_data_dir("the MNIST files")
-    p.add_output_dir()
+    add_common(p, "--seed", "--device", "--threads", "--data-dir", "--output-dir")
     return p
 
 

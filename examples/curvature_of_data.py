@@ -26,11 +26,12 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
-from command import Parser, at_least, command, positive, record, save_json
+from command import add_common, at_least, command, make_parser, positive
 from curvature_parts import PRIOR, draw_curvature, draw_predicted, leaf_distances, pairs, predicted
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal, init_to_value
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
+from runs import record, save_json
 from torch import Tensor
 
 import pyro_hyperbolic.distributions as hdist
@@ -155,8 +156,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
     p.add_argument("--leaves", type=at_least(4), default=60, help="leaves of the tree")
     p.add_argument("--noise", type=positive(float), default=0.3, help="noise of the distances, in edges")
     p.add_argument("--dims", type=positive(int), nargs="+", default=[2, 5], help="dimensions of the space")
@@ -165,8 +166,7 @@ def parser() -> Parser:
     p.add_argument("--warmup", type=positive(int), default=100, help="warm-up steps of NUTS")
     p.add_argument("--num-samples", type=at_least(4), default=100, help="samples per chain")
     p.add_argument("--max-tree-depth", type=positive(int), default=5, help="maximum tree depth of NUTS")
-    p.add_seed()
-    p.add_output_dir()
+    add_common(p, "--seed", "--output-dir")
     return p
 
 

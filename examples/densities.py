@@ -26,7 +26,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-from command import Parser, at_least, command, positive
+from command import add_common, at_least, command, make_parser, positive
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -84,14 +84,14 @@ def run(args: argparse.Namespace) -> None:
         print(f"c = {args.curvature:g}, scale {scale:.4g}: {path}")
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
     p.add_argument("--curvature", type=positive(float), default=10.0, help="c > 0; the curvature is -c")
     p.add_argument("--scale", type=positive(float), help="scale of the distributions (default: 1/sqrt(c))")
     p.add_argument("--lebesgue", action="store_true", help="draw densities of the coordinates")
     p.add_argument("--resolution", type=at_least(2), default=512, help="grid points per side")
     p.add_argument("--format", default="png", choices=["png", "pdf", "svg"], help="file format")
-    p.add_output_dir()
+    add_common(p, "--output-dir")
     return p
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
-from command import Parser, at_least, command, positive, record, save_json
+from command import add_common, at_least, command, make_parser, positive
 from inference_methods import (
     Found,
     by_guide,
@@ -40,6 +40,7 @@ from inference_methods import (
 from inference_report import HEADER, draw, grid, line, row
 from pyro import poutine
 from pyro.infer import HMC, NUTS, RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO, autoguide
+from runs import record, save_json
 from torch import Tensor
 
 import pyro_hyperbolic.distributions as hdist
@@ -143,8 +144,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
     methods = f"methods to run: {', '.join(METHODS)} (default: all that suit the prior)"
     p.add_argument("--methods", nargs="+", choices=list(METHODS), metavar="METHOD", help=methods)
     p.add_argument("--prior", choices=sorted(PRIORS), default="wrapped", help="prior of the position")
@@ -155,8 +156,7 @@ def parser() -> Parser:
     p.add_argument("--num-samples", type=at_least(4), default=250, help="samples per chain")
     p.add_argument("--num-chains", type=positive(int), default=2, help="chains of HMC and NUTS")
     p.add_argument("--resolution", type=at_least(2), default=256, help="grid points per side of a panel")
-    p.add_seed()
-    p.add_output_dir()
+    add_common(p, "--seed", "--output-dir")
     return p
 
 

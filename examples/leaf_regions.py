@@ -26,9 +26,10 @@ import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
-from command import Parser, command, input_file, positive, record, save_json
+from command import add_common, command, input_file, make_parser, positive
 from matplotlib.patches import Circle
 from pyro import poutine
+from runs import record, save_json
 from taxonomy import Tree, taxonomy
 from torch import Tensor
 
@@ -165,12 +166,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
-    text = "draws of the inner nodes, a file of bayesian_tree.py"
-    p.add_argument("--posterior", type=input_file, required=True, metavar="FILE", help=text)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
+    p.add_argument("--posterior", type=input_file, required=True, help="draws of the inner nodes, by bayesian_tree.py")
     p.add_argument("--observed", type=positive(int), default=3, help="observed distances per leaf")
-    p.add_output_dir()
+    add_common(p, "--output-dir")
     return p
 
 

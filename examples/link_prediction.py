@@ -26,8 +26,9 @@ import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
-from command import Parser, command, fraction, positive, record, save_json
+from command import add_common, command, fraction, make_parser, positive
 from pyro.infer import SVI, Trace_ELBO
+from runs import record, save_json
 from torch import Tensor, nn
 from torch.nn.functional import relu, softplus
 from tqdm.auto import tqdm
@@ -35,6 +36,7 @@ from tqdm.auto import tqdm
 from pyro_hyperbolic import Lorentz, PoincareBall, datasets, geometry, plotting
 from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.models import average_precision, edge_log_odds, roc_auc
+from pyro_hyperbolic.models.latent import within_reach
 from pyro_hyperbolic.nn import GCNConv, GraphAdjacency, exp0
 
 
@@ -71,6 +73,7 @@ class GraphAutoEncoder(nn.Module):
         """The posterior of every node; the exponential map takes the location into the space."""
         hidden = relu(self.hidden(None, self.adjacency))
         loc, scale = self.loc(hidden, self.adjacency), softplus(self.scale(hidden, self.adjacency))
+        loc, scale = within_reach(loc, scale, self.space, WrappedNormal)
         return WrappedNormal(exp0(self.space, loc), scale, self.space)
 
     @torch.no_grad()
@@ -124,19 +127,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
     text = "phylogenetic, csphd, diseases (the paper's), karate, balanced_tree:BRANCHING:HEIGHT, or a list of edges"
     p.add_argument("--graph", default="karate", help=text)
-    p.add_space("p2")
+    add_common(p, "--space")
     p.add_argument("--curvature", type=positive(float), default=1.0, help="c; the curvature is -c")
     p.add_argument("--hidden-dim", type=positive(int), default=32, help="width of the graph convolution (paper: 32)")
     p.add_argument("--num-epochs", type=positive(int), default=800, help="full-batch steps (paper: 800)")
     p.add_argument("--learning-rate", type=positive(float), default=1e-2, help="learning rate of Adam (paper: 1e-2)")
-    p.add_argument("--test", type=fraction(), default=0.1, help="fraction of the edges to predict (paper: 0.1)")
-    p.add_seed()
-    p.add_data_dir("the graphs")
-    p.add_output_dir()
+    p.add_argument("--test", type=fraction, default=0.1, help="fraction of the edges to predict (paper: 0.1)")
+    add_common(p, "--seed", "--data-dir", "--output-dir")
     return p
 
 

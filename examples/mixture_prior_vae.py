@@ -29,14 +29,16 @@ import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
-from command import Parser, command, natural, positive, record, save_json
+from command import add_common, command, make_parser, natural, positive
 from pyro.infer import TraceEnum_ELBO
+from runs import record, save_json
 from torch import Tensor, nn
 from torch.nn.functional import relu, softplus
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import PoincareBall, datasets, infer, plotting
 from pyro_hyperbolic.distributions import WrappedNormal
+from pyro_hyperbolic.models.latent import within_reach
 from pyro_hyperbolic.nn import GyroplaneLinear, exp0
 
 SCALE = 0.5  # of a component at the start
@@ -63,7 +65,8 @@ class MixtureVAE(nn.Module):
 
     def encode(self, x: Tensor) -> WrappedNormal:
         hidden = relu(self.hidden(x.flatten(-2)))
-        return WrappedNormal(exp0(self.ball, self.loc(hidden)), softplus(self.scale(hidden)), self.ball)
+        loc, scale = within_reach(self.loc(hidden), softplus(self.scale(hidden)), self.ball, WrappedNormal)
+        return WrappedNormal(exp0(self.ball, loc), scale, self.ball)
 
     def decode(self, z: Tensor) -> Any:
         logits = self.output(relu(self.embed(z))).unflatten(-1, (28, 28))
@@ -139,8 +142,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
     p.add_argument("--components", type=positive(int), default=10, help="components of the mixture")
     p.add_argument("--latent-dim", type=positive(int), default=2, help="dimension of the ball")
     p.add_argument("--curvature", type=positive(float), default=1.4, help="c; the curvature is -c")
@@ -149,10 +152,7 @@ def parser() -> Parser:
     p.add_argument("--batch-size", type=positive(int), default=256, help="images per step")
     p.add_argument("--learning-rate", type=positive(float), default=2e-3, help="learning rate of Adam")
     p.add_argument("--iwae-samples", type=natural, default=50, help="samples of the final estimate; 0 for none")
-    p.add_seed()
-    p.add_threads()
-    p.add_data_dir("the MNIST files")
-    p.add_output_dir()
+    add_common(p, "--seed", "--threads", "--data-dir", "--output-dir")
     return p
 
 

@@ -22,9 +22,10 @@ from typing import Any
 
 import pyro
 import torch
-from command import Parser, command, load_run, positive, record, save_json, save_run
+from command import add_common, command, folder, make_parser, positive
 from mnist_parts import FREE_OPTIONS, add_options, build_loss, draw, evaluate, negative_iwae
 from mnist_svi import VAE
+from runs import load_run, record, save_json, save_run
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import accelerate, datasets, infer
@@ -110,16 +111,17 @@ def what_is_left(args: argparse.Namespace) -> str:
     return f"there is no checkpoint in {args.output_dir} yet: start again"
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
     add_options(p)
     p.add_argument("--timeout", type=positive(float), default=60.0, help="seconds to wait for a silent process")
-    p.add_seed()
-    p.add_output_dir(checkpoint="checkpoint.pt", required=True)
+    add_common(p, "--seed")
+    p.add_argument("--output-dir", type=folder, required=True, help="folder for the results, made if necessary")
+    add_common(p, "--resume")
     return p
 
 
-main = command(parser, run)
+main = command(parser, run, checkpoint="checkpoint.pt")
 
 if __name__ == "__main__":
     main()

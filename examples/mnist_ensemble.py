@@ -22,10 +22,11 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pyro
 import torch
-from command import Parser, command, load_run, record, save_json, save_run, seeds
+from command import add_common, command, make_parser, seeds
 from intervals import mean_interval
 from mnist_parts import FREE_OPTIONS, add_options, build_loss, evaluate, library_model, negative_iwae
 from mnist_svi import VAE
+from runs import load_run, record, save_json, save_run
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import datasets, infer, plotting
@@ -127,17 +128,17 @@ def draw(members: list[VAE], entries: list[dict[str, Any]], test: datasets.Digit
     plt.close("all")
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
     text = "seeds, one model per seed: 0,1,5 or 0-9 (default: 0-9)"
     p.add_argument("--seeds", type=seeds, default=list(range(10)), help=text)
     p.add_argument("--compile", action="store_true", help="compile the steps, which takes a minute or two")
     add_options(p)
-    p.add_output_dir(checkpoint="checkpoint.pt")
+    add_common(p, "--output-dir", "--resume")
     return p
 
 
-main = command(parser, run)
+main = command(parser, run, checkpoint="checkpoint.pt")
 
 if __name__ == "__main__":
     main()

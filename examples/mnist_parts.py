@@ -10,7 +10,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-from command import Parser, natural, positive
+from command import add_common, natural, positive
 from pyro.infer import RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor
 
@@ -23,9 +23,9 @@ DECODERS = ("gyroplane", "logmap", "mlp", "mobius")
 FREE_OPTIONS = ("num_epochs", "iwae_samples", "gyroplanes", "timeout")  # may change when a run goes on
 
 
-def add_options(p: Parser) -> None:
+def add_options(p: argparse.ArgumentParser) -> None:
     """Of the model and its training."""
-    p.add_space("p2")
+    add_common(p, "--space")
     p.add_argument("--curvature", type=curvature, default=1.4, help="c (curvature -c), or learn (paper: 0.1 to 1.4)")
     p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="prior distribution (paper: both)")
     p.add_argument("--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="guide (paper: as the prior)")
@@ -39,9 +39,7 @@ def add_options(p: Parser) -> None:
     p.add_argument("--batch-size", type=positive(int), default=128, help="images per step (paper: 128)")
     p.add_argument("--learning-rate", type=positive(float), default=1e-3, help="learning rate of Adam (paper: 5e-4)")
     p.add_argument("--iwae-samples", type=natural, default=500, help="samples per image; 0 for none (paper: 5000)")
-    p.add_device()
-    p.add_threads()
-    p.add_data_dir("the MNIST files")
+    add_common(p, "--device", "--threads", "--data-dir")
 
 
 def curvature(text: str) -> float | str:

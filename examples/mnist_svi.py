@@ -26,15 +26,16 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
-from command import Parser, command, load_run, natural, record, save_json, save_run
+from command import add_common, command, make_parser, natural
 from mnist_parts import FREE_OPTIONS, add_options, build_loss, draw, evaluate, negative_iwae
 from pyro.infer import SVI
+from runs import load_run, record, save_json, save_run
 from torch import Tensor, nn
 from torch.nn.functional import relu, softplus
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic import datasets, geometry, infer
-from pyro_hyperbolic.models import DISTRIBUTIONS
+from pyro_hyperbolic.models.latent import DISTRIBUTIONS, bounded, within_reach
 from pyro_hyperbolic.nn import GyroplaneLinear, Log0, ManifoldModule, MobiusLinear, exp0
 
 
@@ -94,6 +95,7 @@ class VAE(nn.Module):
     def encode(self, x: Tensor) -> Any:
         """A normal at the point where the encoder puts an image: the exponential map takes it into the space."""
         (loc, scale), space = self.encoder(x), self.space()
+        loc, scale = within_reach(loc, bounded(scale, space, self.dim), space, self.posterior_family)
         return self.posterior_family(exp0(space, loc), scale, space)
 
     def decode(self, z: Tensor) -> Any:
@@ -163,17 +165,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
     add_options(p)
     p.add_argument("--fast", action="store_true", help="train with FastSVI: the same losses without Pyro's overhead")
     p.add_argument("--gyroplanes", type=natural, default=0, help="how many gyroplanes of the decoder to draw (in 2-d)")
-    p.add_seed()
-    p.add_output_dir(checkpoint="checkpoint.pt")
+    add_common(p, "--seed", "--output-dir", "--resume")
     return p
 
 
-main = command(parser, run)
+main = command(parser, run, checkpoint="checkpoint.pt")
 
 if __name__ == "__main__":
     main()

@@ -27,17 +27,18 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pyro
-import pyro.distributions as dist
 import torch
-from command import Parser, command, positive, record, save_json
+from command import add_common, command, make_parser, positive
 from pyro.infer import SVI, Trace_ELBO
+from runs import record, save_json
 from torch import Tensor, nn
 from torch.nn.functional import relu, softplus
 
 from pyro_hyperbolic import Lorentz, PoincareBall, datasets, geometry, plotting
 from pyro_hyperbolic.analysis import pseudotime
-from pyro_hyperbolic.distributions import WrappedNormal
+from pyro_hyperbolic.distributions import NegativeBinomial, WrappedNormal
 from pyro_hyperbolic.infer import Minibatches, log_marginal_likelihood
+from pyro_hyperbolic.models.latent import within_reach
 from pyro_hyperbolic.nn import GyroplaneLinear, exp0
 
 ROOT = "Multipotent progenitors"
@@ -62,16 +63,16 @@ class CellModel(nn.Module):
     def encode(self, x: Tensor) -> WrappedNormal:
         shares = x / x.sum(-1, keepdim=True)
         hidden = relu(self.hidden(torch.log1p(1e3 * shares)))
-        return WrappedNormal(exp0(self.space, self.loc(hidden)), softplus(self.scale(hidden)), self.space)
+        loc, scale = within_reach(self.loc(hidden), softplus(self.scale(hidden)), self.space, WrappedNormal)
+        return WrappedNormal(exp0(self.space, loc), scale, self.space)
 
     def model(self, x: Tensor) -> None:
         pyro.module("cells", self)
         with pyro.plate("data", len(x)):
             z = pyro.sample("z", WrappedNormal(self.space.origin(self.dim), 1.0, self.space))
             log_share = self.output(relu(self.embed(z))).log_softmax(-1)
-            # With logits log(mean / r) a negative binomial has that mean.
-            logits = x.sum(-1, keepdim=True).log() + log_share - self.log_r
-            pyro.sample("x", dist.NegativeBinomial(self.log_r.exp(), logits=logits).to_event(1), obs=x)
+            log_mean = x.sum(-1, keepdim=True).log() + log_share
+            pyro.sample("x", NegativeBinomial(log_mean, self.log_r).to_event(1), obs=x)
 
     def guide(self, x: Tensor) -> None:
         pyro.module("cells", self)
@@ -124,17 +125,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
-    p.add_space("p2")
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
+    add_common(p, "--space")
     p.add_argument("--curvature", type=positive(float), default=1.0, help="c; the curvature is -c")
     p.add_argument("--hidden-dim", type=positive(int), default=128, help="width of the hidden layers")
     p.add_argument("--num-epochs", type=positive(int), default=80, help="passes over the training cells")
     p.add_argument("--batch-size", type=positive(int), default=128, help="cells per step")
     p.add_argument("--learning-rate", type=positive(float), default=2e-3, help="learning rate of Adam")
     p.add_argument("--iwae-samples", type=positive(int), default=100, help="samples of the log-likelihood estimate")
-    p.add_seed()
-    p.add_output_dir()
+    add_common(p, "--seed", "--output-dir")
     return p
 
 

@@ -29,10 +29,11 @@ import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
-from command import Parser, at_least, command, positive, record, save_json
+from command import add_common, at_least, command, make_parser, positive
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import init_to_value
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
+from runs import record, save_json
 from torch import Tensor
 
 from pyro_hyperbolic import geometry, plotting
@@ -162,15 +163,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
     p.add_argument("--components", type=positive(int), default=4, help="components of the mixture")
     p.add_argument("--num-steps", type=positive(int), default=250, help="steps of SVI")
     p.add_argument("--chains", type=positive(int), default=2, help="chains of NUTS")
     p.add_argument("--warmup", type=positive(int), default=100, help="warm-up steps of NUTS")
     p.add_argument("--num-samples", type=at_least(4), default=100, help="samples per chain")
-    p.add_seed()
-    p.add_output_dir()
+    add_common(p, "--seed", "--output-dir")
     return p
 
 

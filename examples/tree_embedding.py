@@ -24,7 +24,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
-from command import Parser, at_least, command, picture_file, positive
+from command import at_least, command, make_parser, picture_file, positive
 from regular_tree import draw_tree, embed_tree, shortest_edge
 from torch import Tensor
 
@@ -94,8 +94,8 @@ def run(args: argparse.Namespace) -> None:
     print(f"{path}; to move through the tree open {page.path} in a browser")
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, __file__)
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, __file__)
     p.add_argument("--branching", type=at_least(2), default=3, help="children per node; the root has one more")
     p.add_argument("--depth", type=positive(int), default=5, help="edges between the root and a leaf")
     shortest = "length of an edge (default: the shortest with which branches do not meet)"

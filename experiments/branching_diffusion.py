@@ -28,7 +28,8 @@ from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from examples.command import Parser, command, load_run, natural, positive, record, save_json, save_run
+from examples.command import add_common, command, make_parser, natural, positive
+from examples.runs import load_run, record, save_json, save_run
 from experiments.embeddings import gplvm, principal_components
 from pyro_hyperbolic import PoincareBall, datasets
 from pyro_hyperbolic.infer import log_marginal_likelihood
@@ -148,8 +149,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, "experiments.branching_diffusion")
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, "experiments.branching_diffusion")
     p.add_argument("--curvature", type=positive(float), default=1.2, help="c; the curvature is -c (paper: 0.1 to 1.2)")
     p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="hyperbolic prior distribution")
     p.add_argument(
@@ -165,13 +166,11 @@ def parser() -> Parser:
     p.add_argument("--iwae-samples", type=natural, default=5000, help="samples per estimate; 0 for none (paper: 5000)")
     p.add_argument("--gplvm-steps", type=natural, default=1000, help="steps of the GPLVM baseline; 0 for none")
     p.add_argument("--checkpoint-every", type=positive(int), default=50, help="epochs between checkpoints")
-    p.add_seed()
-    p.add_threads()
-    p.add_output_dir(checkpoint=f"{MODELS[0]}.pt")
+    add_common(p, "--seed", "--threads", "--output-dir", "--resume")
     return p
 
 
-main = command(parser, run)
+main = command(parser, run, checkpoint=f"{MODELS[0]}.pt")
 
 if __name__ == "__main__":
     main()

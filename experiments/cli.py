@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from examples.command import Parser, command, folder, one_line, positive
+from examples.command import add_common, command, folder, make_parser, one_line, positive
 from experiments.ablation import Ablation
 from experiments.cells import Cells
 from experiments.choices import Choices
@@ -114,10 +114,9 @@ def _settings(options: argparse.Namespace, rank: int, world: int) -> Settings:
     return Settings(str(device), options.compile, options.max_members, rank, world)
 
 
-def parser() -> Parser:
+def parser() -> argparse.ArgumentParser:
     """The options."""
-    go_on = "what was finished is in the results folder; run the same command to go on"
-    p = Parser(DESCRIPTION, "python -m experiments", go_on)
+    p = make_parser(DESCRIPTION, "python -m experiments")
     p.add_argument("command", choices=[*EXPERIMENTS, "figures", "report", "all"], help="what to make")
     p.add_argument("--results", type=folder, default=Path("results"), help="folder of the results")
     p.add_argument(
@@ -138,7 +137,7 @@ def parser() -> Parser:
         metavar="NAME",
         help=f"with `figures`: which of {', '.join(sorted(FIGURES))} (default: all)",
     )
-    p.add_device()
+    add_common(p, "--device")
     p.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
@@ -149,4 +148,4 @@ def parser() -> Parser:
     return p
 
 
-main = command(parser, run)
+main = command(parser, run, go_on="what was finished is in the results folder; run the same command to go on")

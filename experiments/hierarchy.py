@@ -38,7 +38,7 @@ from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from examples.command import Parser, command, input_file, picture_file, positive
+from examples.command import add_common, command, input_file, make_parser, picture_file, positive
 from pyro_hyperbolic import PoincareBall, datasets, plotting
 from pyro_hyperbolic.analysis import hyperbolic_mds
 from pyro_hyperbolic.geometry import DeltaHyperbolicity, delta_hyperbolicity, four_point_deltas
@@ -258,8 +258,8 @@ def load_points(path: Path, num_points: int, seed: int) -> Tensor:
     return points[order[:num_points]]
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, "experiments.hierarchy")
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, "experiments.hierarchy")
     p.add_argument("--graph", action="append", default=[], help="name or edge list; may be repeated (default: none)")
     text = ".npy file with one point per row; may be repeated (default: none)"
     p.add_argument("--points", action="append", default=[], type=input_file, help=text)
@@ -271,8 +271,7 @@ def parser() -> Parser:
     p.add_argument("--hidden-dim", type=positive(int), default=600, help="width of the hidden layers of --mnist")
     p.add_argument("--curvature", type=positive(float), default=1.0, help="c of the hyperbolic model (curvature -c)")
     p.add_argument("--num-epochs", type=positive(int), default=5, help="epochs of the auto-encoders of --mnist")
-    p.add_seed()
-    p.add_data_dir("the data")
+    add_common(p, "--seed", "--data-dir")
     p.add_argument("--output", type=picture_file, default=Path("hierarchy.png"), help="file for the picture")
     return p
 

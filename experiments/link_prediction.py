@@ -34,8 +34,9 @@ from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from examples.command import Parser, command, fraction, positive, record, require_same, save_json
+from examples.command import add_common, command, fraction, make_parser, positive
 from examples.intervals import mean_interval
+from examples.runs import record, require_same, save_json
 from pyro_hyperbolic import Lorentz, PoincareBall, Product, datasets, geometry
 from pyro_hyperbolic.infer import load_checkpoint, save_checkpoint
 from pyro_hyperbolic.models import DISTRIBUTIONS, VGAE, EuclideanVGAE, ManifoldVGAE
@@ -234,8 +235,8 @@ def percent(mean: float, half: float | None) -> str:
     return f"{100 * mean:.1f}" + ("" if half is None else f" ± {100 * half:.1f}")
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, "experiments.link_prediction")
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, "experiments.link_prediction")
     p.add_argument(
         "--graph",
         default="karate",
@@ -243,7 +244,8 @@ def parser() -> Parser:
         "or the path of an edge list",
     )
     p.add_argument("--seeds", type=positive(int), default=5, help="splits, and runs of each model (paper: 40)")
-    p.add_space("p5")
+    add_common(p, "--space")
+    p.set_defaults(space="p5")
     p.add_argument("--curvature", type=positive(float), default=1.0, help="c; factors have curvature -c or c")
     p.add_argument("--prior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="prior (paper: wrapped)")
     p.add_argument("--posterior", choices=sorted(DISTRIBUTIONS), default="wrapped", help="posterior (paper: wrapped)")
@@ -259,21 +261,18 @@ def parser() -> Parser:
         type=positive(int),
         help="pairs without an edge per step, for graphs whose N^2 pairs do not fit into memory (default: all)",
     )
-    p.add_argument("--test", type=fraction(), default=0.1, help="fraction of the edges to predict (paper: 0.1)")
+    p.add_argument("--test", type=fraction, default=0.1, help="fraction of the edges to predict (paper: 0.1)")
     p.add_argument(
         "--validation",
-        type=fraction(zero=True),
+        type=fraction,
         default=0.05,
         help="further fraction to hold out, only reported (paper: 0.05)",
     )
-    p.add_device()
-    p.add_threads()
-    p.add_data_dir("the graphs")
-    p.add_output_dir(checkpoint="metrics.json")
+    add_common(p, "--device", "--threads", "--data-dir", "--output-dir", "--resume")
     return p
 
 
-main = command(parser, run)
+main = command(parser, run, checkpoint="metrics.json")
 
 if __name__ == "__main__":
     main()

@@ -41,7 +41,8 @@ from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from examples.command import Parser, command, load_run, natural, positive, record, save_json, save_run
+from examples.command import add_common, command, make_parser, natural, positive
+from examples.runs import load_run, record, save_json, save_run
 from pyro_hyperbolic import Lorentz, PoincareBall, datasets, geometry
 from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.geometry import Manifold
@@ -269,10 +270,10 @@ def report(result: dict[str, Any]) -> None:
         print(f"{name:10}{cells}{entry['components_in_use']:10}")
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, "experiments.mixture_prior")
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, "experiments.mixture_prior")
     p.add_argument("--components", type=positive(int), default=10, help="components of the mixture")
-    p.add_space("p2")
+    add_common(p, "--space")
     p.add_argument("--curvature", type=positive(float), default=1.4, help="c; the curvature is -c")
     p.add_argument("--hidden-dim", type=positive(int), default=200, help="width of the hidden layers")
     p.add_argument("--num-epochs", type=positive(int), default=20, help="passes over the training data")
@@ -281,14 +282,11 @@ def parser() -> Parser:
     p.add_argument("--fit-steps", type=natural, default=500, help="steps of the mixture fit for the single prior")
     p.add_argument("--iwae-samples", type=natural, default=200, help="samples of the final estimate; 0 for none")
     p.add_argument("--iwae-images", type=positive(int), default=2000, help="test images in the final estimate")
-    p.add_seed()
-    p.add_threads()
-    p.add_data_dir("the MNIST files")
-    p.add_output_dir(checkpoint=f"{MODELS[0]}.pt")
+    add_common(p, "--seed", "--threads", "--data-dir", "--output-dir", "--resume")
     return p
 
 
-main = command(parser, run)
+main = command(parser, run, checkpoint=f"{MODELS[0]}.pt")
 
 if __name__ == "__main__":
     main()

@@ -44,19 +44,9 @@ import torch
 from pyro.infer import Trace_ELBO
 from torch import Tensor
 
-from examples.command import (
-    Parser,
-    at_least,
-    command,
-    input_file,
-    load_run,
-    positive,
-    record,
-    save_json,
-    save_run,
-    seeds,
-)
+from examples.command import add_common, at_least, command, input_file, make_parser, positive, seeds
 from examples.intervals import mean_interval
+from examples.runs import load_run, record, save_json, save_run
 from experiments.cells import KnownCells, build_count_vae, embedding_scores
 from experiments.table1 import NEARLY_FLAT
 from pyro_hyperbolic import PoincareBall, datasets, plotting
@@ -231,11 +221,11 @@ def data(text: str) -> str:
     try:
         return text if text in SOURCES else str(input_file(text))
     except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}, or give {' or '.join(SOURCES)}") from error
+        raise argparse.ArgumentTypeError(f"{error}, or {' or '.join(SOURCES)}") from error
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, "experiments.single_cell")
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, "experiments.single_cell")
     p.add_argument("--data", type=data, default="paul15", help=f"{' or '.join(SOURCES)}, or a .h5ad file")
     p.add_argument("--layer", help="layer of the file that holds the counts (default: its X)")
     p.add_argument("--batch-key", help="column of the file with the batches (default: one batch)")
@@ -251,11 +241,11 @@ def parser() -> Parser:
     p.add_argument("--learning-rate", type=positive(float), default=5e-3, help="learning rate of Adam")
     p.add_argument("--iwae-samples", type=positive(int), default=100, help="samples of the log-likelihood estimate")
     p.add_argument("--seeds", type=seeds, default=[0], help="seeds of splits, starts and noise: 0 or 0,1,5 or 0-9")
-    p.add_output_dir(checkpoint="*-*.pt")
+    add_common(p, "--output-dir", "--resume")
     return p
 
 
-main = command(parser, run)
+main = command(parser, run, checkpoint="*-*.pt")
 
 if __name__ == "__main__":
     main()

@@ -42,7 +42,8 @@ from pyro.infer.autoguide import init_to_value
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor
 
-from examples.command import Parser, at_least, command, positive, record, save_json
+from examples.command import add_common, at_least, command, make_parser, positive
+from examples.runs import record, save_json
 from pyro_hyperbolic import plotting
 from pyro_hyperbolic.datasets import StormDays, storms
 from pyro_hyperbolic.distributions import WrappedNormal
@@ -279,16 +280,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def parser() -> Parser:
-    p = Parser(__doc__, "experiments.storms")
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, "experiments.storms")
     p.add_argument("--components", type=positive(int), nargs="+", default=[1, 2, 4], help="components to choose from")
     p.add_argument("--num-steps", type=positive(int), default=250, help="steps of SVI")
     p.add_argument("--starts", type=positive(int), default=2, help="starts of SVI; the best is kept")
     p.add_argument("--chains", type=positive(int), default=2, help="chains of NUTS")
     p.add_argument("--warmup", type=positive(int), default=100, help="warm-up steps of NUTS")
     p.add_argument("--num-samples", type=at_least(4), default=100, help="samples per chain")
-    p.add_seed()
-    p.add_output_dir()
+    add_common(p, "--seed", "--output-dir")
     return p
 
 

@@ -24,7 +24,7 @@ from pyro_hyperbolic import Lorentz, PoincareBall, Product, Sphere
 from pyro_hyperbolic.analysis import TangentPCA
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer import AutoWrappedNormal
-from pyro_hyperbolic.models import HyperbolicVAE
+from pyro_hyperbolic.models import ManifoldVAE
 from pyro_hyperbolic.nn import Exp0, GyroplaneLinear, ManifoldModule
 from tests.distributions import test_contract
 from tests.distributions.cases import NormalCase
@@ -97,40 +97,42 @@ LAPLACES = [("number", 2, 1.0, PoincareBall), ("isotropic", 1, 0.3, Lorentz)]
 
 @pytest.mark.parametrize("test", contract_tests(test_contract, test_contract.DISTRIBUTIONS), ids=by_name)
 @pytest.mark.parametrize("row", LAPLACES, ids=str)
-def test_law_passes_the_contract(test: Callable[..., None], row: tuple[str, int, float, type[Manifold]]) -> None:
+def test_distribution_passes_the_contract(
+    test: Callable[..., None], row: tuple[str, int, float, type[Manifold]]
+) -> None:
     run_contract(test, NormalCase(load("distribution").WrappedLaplace, *row))
 
 
-def test_law_with_a_batch_of_curvatures() -> None:
+def test_distribution_with_a_batch_of_curvatures() -> None:
     laplace = load("distribution").WrappedLaplace
     c, z = torch.tensor([0.3, 1.0, 2.0]), torch.tensor([0.2, 0.3])
-    law = laplace(torch.zeros(2), 0.5, PoincareBall(c))
-    assert law.batch_shape == law.sample().shape[:-1] == (3,)
+    distribution = laplace(torch.zeros(2), 0.5, PoincareBall(c))
+    assert distribution.batch_shape == distribution.sample().shape[:-1] == (3,)
     expected = [laplace(torch.zeros(2), 0.5, PoincareBall(k)).log_prob(z) for k in c.tolist()]
-    torch.testing.assert_close(law.log_prob(z), torch.stack(expected))
+    torch.testing.assert_close(distribution.log_prob(z), torch.stack(expected))
     with pytest.raises(ValueError, match=r"WrappedLaplace: the batch shapes .* do not broadcast"):
         laplace(torch.zeros(2, 2), 0.5, PoincareBall(c))
 
 
 @pytest.mark.parametrize("space", [Sphere(1.0), Product((PoincareBall(1.0), 1), (Sphere(1.0), 1))], ids=str)
-def test_law_refuses_what_its_density_does_not_hold_for(space: Manifold) -> None:
+def test_distribution_refuses_what_its_density_does_not_hold_for(space: Manifold) -> None:
     with pytest.raises(ValueError, match="WrappedLaplace: manifold must have no closed geodesics, got"):
         load("distribution").WrappedLaplace(space.origin(2), 0.5, space)
 
 
 @pytest.mark.parametrize("manifold", CHARTS, ids=str)
-def test_law_is_normalised(manifold: Manifold) -> None:
-    law = load("distribution").WrappedLaplace(manifold.origin(3, torch.float64), 0.5, manifold)
-    # Weights for a law that is known to integrate to one have the mean 1.
-    z = law.sample((200_000,))
+def test_distribution_is_normalised(manifold: Manifold) -> None:
+    distribution = load("distribution").WrappedLaplace(manifold.origin(3, torch.float64), 0.5, manifold)
+    # Weights for a distribution that is known to integrate to one have the mean 1.
+    z = distribution.sample((200_000,))
     target = hdist.WrappedNormal(manifold.origin(3, torch.float64), 0.7, manifold)
-    weights = (target.log_prob(z.clone()) - law.log_prob(z.clone())).exp()
+    weights = (target.log_prob(z.clone()) - distribution.log_prob(z.clone())).exp()
     assert weights.mean().item() == pytest.approx(1, abs=5 * weights.std().item() / len(z) ** 0.5)
     # The radius is a Gamma variable.
     radius = manifold.dist0(z)
     assert radius.mean().item() == pytest.approx(3 * 0.5, rel=0.01)
     assert radius.var().item() == pytest.approx(3 * 0.5**2, rel=0.03)
-    assert (radius <= law._outer_radii()[0]).double().mean().item() == pytest.approx(0.99865, abs=3e-4)
+    assert (radius <= distribution._outer_radii()[0]).double().mean().item() == pytest.approx(0.99865, abs=3e-4)
 
 
 def torus(c: Any) -> Manifold:
@@ -163,19 +165,22 @@ def test_normals_on_the_manifold_pass_the_contract(test: Callable[..., None], ca
     run_contract(test, case)
 
 
-@pytest.mark.parametrize(("law", "kind"), [("Wrapped", "number"), ("Wrapped", "full"), ("Riemannian", "number")])
-def test_normals_on_the_torus_are_those_of_circles(law: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("distribution", "kind"), [("Wrapped", "number"), ("Wrapped", "full"), ("Riemannian", "number")]
+)
+def test_normals_on_the_torus_are_those_of_circles(distribution: str, kind: str) -> None:
     c, dim = 0.7, 2
     v = 3 * torch.randn(20, dim, dtype=torch.float64)
     densities = []
     for chart in (torus, lambda c: circles(c, dim)):
-        case = NormalCase(getattr(hdist, f"{law}Normal"), kind, dim, c, chart)
+        case = NormalCase(getattr(hdist, f"{distribution}Normal"), kind, dim, c, chart)
         densities.append(case.make().log_prob(case.manifold.from_normal_coords(None, v)))
     torch.testing.assert_close(*densities)
     grid = torch.linspace(-torch.pi, torch.pi, 101, dtype=torch.float64)[:-1]
     cells = torch.cartesian_prod(grid, grid)
     mass = (
-        NormalCase(case.law, kind, dim, c, torus).make().lebesgue_log_prob(cells).exp().sum() * (grid[1] - grid[0]) ** 2
+        NormalCase(case.distribution, kind, dim, c, torus).make().lebesgue_log_prob(cells).exp().sum()
+        * (grid[1] - grid[0]) ** 2
     )
     assert mass.item() == pytest.approx(1, abs=1e-6)
 
@@ -186,7 +191,7 @@ def test_model_on_the_torus_trains(posterior: str) -> None:
     manifold = ManifoldModule(torus(1.0), learnable=True)
     assert str(manifold) == "ManifoldModule(FlatTorus, learnable=True)"
     options: dict[str, Any] = {"hidden_dim": 8, "likelihood": "normal", "decoder": "mlp"}
-    vae = HyperbolicVAE(manifold, 2, 3, prior=posterior, posterior=posterior, **options)
+    vae = ManifoldVAE(manifold, 2, 3, prior=posterior, posterior=posterior, **options)
     data = torch.randn(40, 1) * torch.tensor([4.0, -3.0, 2.0])
     svi = SVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 0.03}), Trace_ELBO())
     losses = [svi.step(data) for _ in range(40)]

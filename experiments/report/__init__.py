@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from examples.command import save_text
+from examples.runs import save_text
 from experiments.experiment import Experiment
 from experiments.report.ablation import ablation
 from experiments.report.cells import cells

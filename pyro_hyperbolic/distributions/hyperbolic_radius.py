@@ -140,7 +140,7 @@ class HyperbolicRadius(Radius):
         """The quantile, differentiable in the probability, and in ``scale`` and ``c`` at fixed probability.
 
         Its relative accuracy is 1e-6 for probabilities from 1e-5 to 1 - 1e-5. Below :math:`10^{-19}` it follows the
-        power law of the density at 0.
+        power of the radius that the density has at 0.
         """
         z, inner = self._score_of(value)
         log_ratio = torch.where(z < -SCORE_MAX, value.log() - radial.log_ndtr(-SCORE_MAX), 0.0)

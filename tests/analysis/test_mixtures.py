@@ -30,8 +30,8 @@ def two_groups(case: SpaceCase, count: int = 40, dtype: torch.dtype = torch.floa
 def log_likelihood(case: SpaceCase, x: Tensor, logits: Tensor, coords: Tensor, log_scale: Tensor) -> Tensor:
     """By the distributions of the package, of parameters without constraints."""
     loc = case.space.from_normal_coords(None, coords)
-    law = RiemannianNormal(loc, log_scale.exp().unsqueeze(-1), case.space, validate_args=False)
-    return (law.log_prob(x.unsqueeze(1)) + logits.log_softmax(-1)).logsumexp(-1).mean()
+    distribution = RiemannianNormal(loc, log_scale.exp().unsqueeze(-1), case.space, validate_args=False)
+    return (distribution.log_prob(x.unsqueeze(1)) + logits.log_softmax(-1)).logsumexp(-1).mean()
 
 
 @spaces
@@ -107,9 +107,9 @@ def test_one_component_is_its_moments(case: SpaceCase) -> None:
     mean = case.space.frechet_mean(x)
     same(case.space.dist(fit.loc[0], mean), 0.0, 1e-7)
     # The mean squared distance under the normal is that of the points.
-    law = RiemannianNormal(fit.loc[0], fit.scale[0], case.space)
+    distribution = RiemannianNormal(fit.loc[0], fit.scale[0], case.space)
     square = case.space.dist(x, mean).square().mean()
-    same(2 * fit.scale[0, 0].square() * (law.entropy() - law.log_normalizer), square, 1e-7)
+    same(2 * fit.scale[0, 0].square() * (distribution.entropy() - distribution.log_normalizer), square, 1e-7)
 
 
 def test_flat_space_is_the_textbook() -> None:

@@ -95,15 +95,15 @@ def test_entropy_of_random_neighbours() -> None:
     assert _mean_entropy(7, 0, 4) == 0
 
 
-@pytest.mark.parametrize("law", [WrappedNormal, RiemannianNormal])
+@pytest.mark.parametrize("distribution", [WrappedNormal, RiemannianNormal])
 @pytest.mark.parametrize("level", [0.5, 0.9])
-def test_coverage_is_the_level(law, level: float) -> None:
+def test_coverage_is_the_level(distribution, level: float) -> None:
     torch.manual_seed(0)
     ball = PoincareBall(1.4)
-    posterior = law(ball.from_normal_coords(None, torch.randn(4000, 3)), 0.5 * torch.rand(4000, 1) + 0.1, ball)
+    posterior = distribution(ball.from_normal_coords(None, torch.randn(4000, 3)), 0.5 * torch.rand(4000, 1) + 0.1, ball)
     z = posterior.sample()
     assert posterior_coverage(posterior, z, level=level) == pytest.approx(level, abs=0.02)
-    narrow = law(posterior.loc, posterior.scale / 2, ball)
+    narrow = distribution(posterior.loc, posterior.scale / 2, ball)
     assert posterior_coverage(narrow, z, level=level) < level - 0.2
 
 

@@ -42,14 +42,14 @@ MISTAKES = [
     ("--members", "0", "argument --members: must be a positive whole number, got '0'"),
     ("--train", "5", "argument --train: must be a whole number of at least 128, got '5'"),
     ("--device", "gpu", "argument --device: must be cpu, cuda or a device such as cuda:1, got 'gpu'"),
-    ("--device", "cuda", "argument --device: torch finds no CUDA device for 'cuda'; use cpu"),
-    ("--json", "folder", "argument --json: folder is a folder; give a file"),
-    ("--json", "missing/x.json", "missing to make missing/x.json in; make it first"),
+    ("--device", "cuda", "argument --device: torch finds 0 CUDA devices, so none is cuda; use cpu"),
+    ("--json", "folder", "argument --json: must be a file that can be written, got 'folder'"),
+    ("--json", "missing/x.json", "missing is not a folder; make it first, or check the path"),
     ("--json", "file/x.json", "argument --json: "),
-    ("--output", "file", "argument --output: file is a file; give a folder"),
-    ("--output", "missing/tables", "missing to make missing/tables in; make it first"),
-    ("--folder", "file", "argument --folder: file is a file; give a folder"),
-    ("--folder", "missing/run", "missing to make missing/run in; make it first"),
+    ("--output", "file", "argument --output: file is not a folder; make it first, or check the path"),
+    ("--output", "missing/tables", "missing is not a folder; make it first"),
+    ("--folder", "file", "argument --folder: file is not a folder; make it first, or check the path"),
+    ("--folder", "missing/run", "missing is not a folder; make it first"),
     ("--nonsense", "", "--nonsense"),
 ]
 OWN_MISTAKES = [
@@ -58,7 +58,11 @@ OWN_MISTAKES = [
     ("gpu", "--json whole.json", "--json whole.json exists; go on with --resume, or name another file"),
     ("gpu", "--resume --json whole.json", "--resume: whole.json has the torch 0, here it is"),
     ("numpyro", "--rst", "--rst needs --json, the file with the results"),
-    ("numpyro", "--rst --json no.json", "argument --json: there is no file no.json; check the path"),
+    (
+        "numpyro",
+        "--rst --json no.json",
+        "argument --json: must be a file that can be read and is not empty, got 'no.json'",
+    ),
     ("numpyro", "--rst --json row.json", DAMAGED),
     ("numpyro", "--json row.json", "--json row.json exists; go on with --resume, or name another file"),
     *(
@@ -66,17 +70,27 @@ OWN_MISTAKES = [
         for name in ("gpu", "numpyro")
         for arguments, words in [
             ("--resume", "--resume needs --json, the file with the results"),
-            ("--resume --json no.json", "--resume: there is no no.json to go on with; check --json, or leave out"),
-            ("--resume --json empty.json", "argument --json: empty.json is empty; give another file"),
+            (
+                "--resume --json no.json",
+                "argument --json: must be a file that can be read and is not empty, got 'no.json'",
+            ),
+            (
+                "--resume --json empty.json",
+                "argument --json: must be a file that can be read and is not empty, got 'empty.json'",
+            ),
             ("--resume --json half.json", f"argument --json: half.json {DAMAGED}"),
             ("--resume --json list.json", f"argument --json: list.json {DAMAGED}"),
         ]
     ),
     ("growth", "", "there is nothing to do; name a figure, or ask for --rst"),
-    ("growth", "folder", "argument figure: folder is a folder; give a file"),
+    ("growth", "folder", "argument figure: must end in one of "),
     ("growth", "figure.txt", "argument figure: must end in one of "),
-    ("growth", "missing/figure.png", "missing to make missing/figure.png in; make it first"),
-    ("accuracy", "--output taken", "argument --output: taken/accuracy_hyperboloid.csv is a folder; give a file"),
+    ("growth", "missing/figure.png", "missing is not a folder; make it first"),
+    (
+        "accuracy",
+        "--output taken",
+        "argument --output: must be a file that can be written, got 'taken/accuracy_hyperboloid.csv'",
+    ),
     ("cells", "--batch-size 9", "--batch-size must be at most --num-cells, 8, got 9"),
     ("cells", "--num-genes 32769", "--num-genes must be at most 32768, got 32769"),
     ("cells", "--resume", "--resume needs --folder, the folder of the run to continue"),
@@ -187,7 +201,7 @@ def test_rows_are_checked(changes: dict[str, Any], refusal: Callable[..., str]) 
     assert DAMAGED in refusal(gpu, f"{PROGRAMS['gpu']} --resume --json row.json")
 
 
-def test_nothing_is_saved_yet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interruptions_say_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*args: Any) -> None:
         raise KeyboardInterrupt
 
@@ -195,7 +209,7 @@ def test_nothing_is_saved_yet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setattr(gpu, "_measure", interrupted)
     with pytest.raises(SystemExit, match=r"^130$"):
         gpu.main([*PROGRAMS["gpu"].split(), "few", "--json", "new.json"])
-    assert "interrupted; nothing is saved yet; start again\n" in capsys.readouterr().err
+    assert "interrupted; with --json, what was measured is kept" in capsys.readouterr().err
 
 
 def test_a_run_of_cells_is_kept(refusal: Callable[..., str]) -> None:

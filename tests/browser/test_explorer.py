@@ -48,7 +48,7 @@ def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     """Points of three classes, with everything that a page can have."""
     ball = PoincareBall(0.7)
     points = spread(ball)
-    law = hdist.WrappedNormal(points, 0.3, ball)
+    distribution = hdist.WrappedNormal(points, 0.3, ball)
     images = torch.zeros(30, 8, 8)
     images[torch.arange(30), torch.arange(30) % 8] = 1
     plotting.explore(
@@ -59,8 +59,8 @@ def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
         names=[f"node {i}" for i in range(30)],
         images=images,
         edges=torch.tensor([[i // 2, i] for i in range(1, 30)]),
-        scales=law,
-        draws=law.sample((7,)),
+        scales=distribution,
+        draws=distribution.sample((7,)),
         title="Thirty points",
         description="Animals.",
     )
@@ -390,7 +390,7 @@ def test_hostile_text_is_text(browser: Browser, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "law",
+    "distribution",
     [
         lambda x, ball: hdist.WrappedNormal(
             x, manifold=ball, scale_tril=torch.tensor([[0.5, 0.0], [0.3, 0.2]]).double()
@@ -399,10 +399,10 @@ def test_hostile_text_is_text(browser: Browser, tmp_path: Path) -> None:
     ],
     ids=["wrapped", "riemannian"],
 )
-def test_regions_hold_their_share(browser: Browser, law: Any, tmp_path: Path) -> None:
+def test_regions_hold_their_share(browser: Browser, distribution: Any, tmp_path: Path) -> None:
     ball = PoincareBall(0.7)
     points = spread(ball, 5, 0.8)
-    posterior = law(points, ball).expand((5,))
+    posterior = distribution(points, ball).expand((5,))
     plotting.explore(points, ball, tmp_path / "page.html", scales=posterior)
     with browser.page(tmp_path / "page.html") as page:
         page.run("explorer.scene.zoom = 1")

@@ -55,7 +55,7 @@ def test_features_are_centred_with_unit_variance() -> None:
     torch.testing.assert_close(rows.std(0, correction=0), torch.ones(50).double(), rtol=1e-6, atol=0)
 
 
-def test_law_of_steps_and_noise() -> None:
+def test_distribution_of_steps_and_noise() -> None:
     data = branching_diffusion(depth=8, dim=200, seed=1)
     steps = (data.nodes[1:] - data.nodes[data.parents[1:]]).double()
     rows, nodes = torch.cat([data.train, data.test]), torch.cat([data.train_nodes, data.test_nodes])

@@ -1,4 +1,7 @@
-"""The case table: one row per law, parameters and manifold. A new law or chart is new rows, and they give its tests."""
+"""The case table: one row per distribution, parameters and manifold.
+
+A new distribution or chart is new rows, and they give its tests.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ Shape = tuple[int, ...]
 class NormalCase:
     """A normal on a chart; ``kind`` says how its scale is given."""
 
-    law: type[TorchDistribution]
+    distribution: type[TorchDistribution]
     kind: str  # "number", "isotropic", "diagonal" or "full"
     dim: int
     c: float
     chart: Callable[[Any], Manifold] = PoincareBall
 
     def __str__(self) -> str:
-        return f"{self.law.__name__}-{self.kind}-{self.chart.__name__}-d{self.dim}-c{self.c:g}"
+        return f"{self.distribution.__name__}-{self.kind}-{self.chart.__name__}-d{self.dim}-c{self.c:g}"
 
     @property
     def manifold(self) -> Manifold:
@@ -75,25 +78,25 @@ class NormalCase:
         return self.on(self.params(batch, other, dtype), validate_args)
 
     def on(self, params: dict[str, Any], validate_args: bool | None = None, c: Any = None) -> TorchDistribution:
-        """The law with these parameters (``u`` for ``loc``), of this case's curvature or of another."""
+        """The distribution with these parameters (``u`` for ``loc``), of this case's curvature or of another."""
         manifold = self.manifold if c is None else self.chart(c)
         if "u" in params:
             loc = manifold.from_normal_coords(None, params["u"])
             params = {"loc": loc, **{name: value for name, value in params.items() if name != "u"}}
-        return self.law(**params, manifold=manifold, validate_args=validate_args)
+        return self.distribution(**params, manifold=manifold, validate_args=validate_args)
 
 
 @dataclass(frozen=True)
 class RadiusCase:
-    """A law of the radius."""
+    """A distribution of the radius."""
 
     dim: int
     c: float
-    law: type[TorchDistribution] = hdist.HyperbolicRadius
+    distribution: type[TorchDistribution] = hdist.HyperbolicRadius
     event_shape: Shape = ()
 
     def __str__(self) -> str:
-        return f"{self.law.__name__}-d{self.dim}-c{self.c:g}"
+        return f"{self.distribution.__name__}-d{self.dim}-c{self.c:g}"
 
     def params(self, batch: Shape = (), other: Shape | None = None, dtype: torch.dtype = torch.float64) -> dict:
         noise = torch.Generator().manual_seed(21)
@@ -112,19 +115,19 @@ class RadiusCase:
         return self.on(self.params(batch, other, dtype), validate_args)
 
     def on(self, params: dict[str, Any], validate_args: bool | None = None) -> TorchDistribution:
-        return self.law(self.dim, **params, validate_args=validate_args)
+        return self.distribution(self.dim, **params, validate_args=validate_args)
 
 
 @dataclass(frozen=True)
 class AngularCase:
     """A distribution of the angle to a point of a sphere."""
 
-    law: type[TorchDistribution]
+    distribution: type[TorchDistribution]
     dim: int
     c: float = 1.0
 
     def __str__(self) -> str:
-        return f"{self.law.__name__}-d{self.dim}-c{self.c:g}"
+        return f"{self.distribution.__name__}-d{self.dim}-c{self.c:g}"
 
     @property
     def event_shape(self) -> Shape:
@@ -148,15 +151,15 @@ class AngularCase:
         return self.on(self.params(batch, other, dtype), validate_args)
 
     def on(self, params: dict[str, Any], validate_args: bool | None = None) -> TorchDistribution:
-        return self.law(**params, manifold=Sphere(self.c), validate_args=validate_args)
+        return self.distribution(**params, manifold=Sphere(self.c), validate_args=validate_args)
 
 
 @dataclass(frozen=True)
 class SphereCase:
-    """A uniform law on a sphere, which has no parameters: its batch comes from ``expand``."""
+    """A uniform distribution on a sphere, which has no parameters: its batch comes from ``expand``."""
 
     dim: int
-    law: type[TorchDistribution] = hdist.HypersphericalUniform
+    distribution: type[TorchDistribution] = hdist.HypersphericalUniform
 
     def __str__(self) -> str:
         return f"HypersphericalUniform-d{self.dim}"
@@ -173,7 +176,7 @@ class SphereCase:
         validate_args: bool | None = None,
     ) -> TorchDistribution:
         shape = torch.broadcast_shapes(batch, batch if other is None else other)
-        return self.law(self.dim, dtype=dtype, validate_args=validate_args).expand(shape)
+        return self.distribution(self.dim, dtype=dtype, validate_args=validate_args).expand(shape)
 
 
 def flat(c: Any) -> Euclidean:
@@ -239,7 +242,7 @@ EUCLIDEAN = [
 NORMALS = [*HYPERBOLIC, *SPHERICAL, *SIGNED, *PRODUCTS, *EUCLIDEAN]
 # Those whose points have one preimage under the exponential map.
 ONE_TO_ONE = [case for case in NORMALS if case.chart not in (Sphere, mixed) and case not in SIGNED[::2]]
-WINDING = [case for case in NORMALS if case not in ONE_TO_ONE and case.law is hdist.WrappedNormal]
+WINDING = [case for case in NORMALS if case not in ONE_TO_ONE and case.distribution is hdist.WrappedNormal]
 RADII = [
     RadiusCase(1, 1.0),
     RadiusCase(2, 0.0),
@@ -280,7 +283,7 @@ def with_shapes(cases: Sequence[Any]) -> list[tuple[Any, Shape, Shape, Shape]]:
     """Rows with all shapes for the first of each distribution and kind of scale, and with two for the others."""
     rows, seen = [], set()
     for case in cases:
-        kind = type(case), getattr(case, "law", None), getattr(case, "kind", None)
+        kind = type(case), getattr(case, "distribution", None), getattr(case, "kind", None)
         rows += [(case, *shapes) for shapes in (BROADCASTS[::5] if kind in seen else BROADCASTS)]
         seen.add(kind)
     return rows

@@ -25,7 +25,9 @@ HAVING_CURVATURE = [case for case in NORMALS if case not in EUCLIDEAN]
 # One row for each distribution, kind of scale and chart.
 CASES = list(
     {
-        (case.law, case.kind, case.chart, case.dim > 1): case for case in HAVING_CURVATURE if case.kind != "number"
+        (case.distribution, case.kind, case.chart, case.dim > 1): case
+        for case in HAVING_CURVATURE
+        if case.kind != "number"
     }.values()
 )
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -35,7 +37,7 @@ TOLERANCE = 4 * ROUNDING[torch.float64]
 def in_shapes(shapes):
     """All shapes for each distribution and kind of scale on the ball; for the others the one that broadcasts most."""
     on_the_ball = [case for case in CASES if case.chart is PoincareBall and case.dim > 1]
-    whole = list({(case.law, case.kind): case for case in on_the_ball}.values())
+    whole = list({(case.distribution, case.kind): case for case in on_the_ball}.values())
     return [(case, *row) for case in CASES for row in (shapes if case in whole else shapes[2:3])]
 
 
@@ -65,8 +67,8 @@ def make(case: NormalCase, c, u, scale):
 @every_row
 def test_density_equals_loop(case, shape, batch):
     def f(c, u, scale, v, noise, radius):
-        law = make(case, c, u, scale)
-        return law.log_prob(law.manifold.from_normal_coords(law.loc, v))
+        distribution = make(case, c, u, scale)
+        return distribution.log_prob(distribution.manifold.from_normal_coords(distribution.loc, v))
 
     c = curvatures(shape, flat=case.chart is PoincareBall)
     equals_loop(f, c, *leaves(case, batch), TOLERANCE)
@@ -75,12 +77,14 @@ def test_density_equals_loop(case, shape, batch):
 @every_row
 def test_sample_and_its_density_equal_loop(case, shape, batch, monkeypatch):
     def f(c, u, scale, v, noise, radius):
-        law = make(case, c, u, scale)
+        distribution = make(case, c, u, scale)
         draws = [noise, radius] * 3
         with monkeypatch.context() as patch:
             patch.setattr(torch, "randn", lambda shape, **_: _fitting(draws.pop(0), shape))
-            z = law.rsample()
-        return torch.cat([z, law.log_prob(z).unsqueeze(-1), law.lebesgue_log_prob(z).unsqueeze(-1)], -1)
+            z = distribution.rsample()
+        return torch.cat(
+            [z, distribution.log_prob(z).unsqueeze(-1), distribution.lebesgue_log_prob(z).unsqueeze(-1)], -1
+        )
 
     c = curvatures(shape, flat=case.chart is PoincareBall)
     equals_loop(f, c, *leaves(case, batch), TOLERANCE)
@@ -96,7 +100,7 @@ def test_divergence_and_motion_equal_loop(case):
         motion = p._loc_motion(v.detach().expand(p.batch_shape + (case.dim,)))
         return torch.cat([kl_divergence(p, q).unsqueeze(-1), motion], -1)
 
-    if case in WINDING or (case.chart is Stereographic and case.law is hdist.WrappedNormal):
+    if case in WINDING or (case.chart is Stereographic and case.distribution is hdist.WrappedNormal):
         pytest.skip("the divergence has no closed form")
     c = curvatures((2, 1), flat=case.chart is PoincareBall)
     equals_loop(f, c, *leaves(case, (3,)), TOLERANCE)
@@ -110,11 +114,11 @@ def test_transform_equals_loop(chart, shape, batch):
         loc = manifold.from_normal_coords(None, u)
         parts = []
         for t in (hdist.ExpMapTransform(manifold, loc), biject_to(hdist.constraints.on(manifold))):
-            law = dist.TransformedDistribution(dist.Normal(torch.zeros_like(v), 1.3).to_event(1), [t])
+            distribution = dist.TransformedDistribution(dist.Normal(torch.zeros_like(v), 1.3).to_event(1), [t])
             point = t(v)
-            assert t.forward_shape(v.shape) == law.batch_shape + law.event_shape == point.shape
+            assert t.forward_shape(v.shape) == distribution.batch_shape + distribution.event_shape == point.shape
             assert t.inverse_shape(point.shape)[-1] == D
-            parts += [law.log_prob(point), t.log_abs_det_jacobian(v, point)]
+            parts += [distribution.log_prob(point), t.log_abs_det_jacobian(v, point)]
         return torch.stack(parts, -1)
 
     noise = torch.Generator().manual_seed(6)
@@ -134,19 +138,19 @@ BATCHES = [
 @pytest.mark.parametrize(("case", "loc", "scale", "c", "expected"), in_shapes(BATCHES), ids=str)
 def test_batch_shape(case, loc, scale, c, expected):
     c = curvatures(c, flat=False).detach()
-    law = case.on(case.coords(loc, scale), c=c)
-    assert law.batch_shape == expected
-    assert law.event_shape == case.event_shape
-    z = law.rsample((2,))
+    distribution = case.on(case.coords(loc, scale), c=c)
+    assert distribution.batch_shape == expected
+    assert distribution.event_shape == case.event_shape
+    z = distribution.rsample((2,))
     assert z.shape == (2, *expected, *case.event_shape)
-    assert law.support.check(z).shape == law.log_prob(z).shape == (2, *expected)
-    assert law.loc.shape == (*expected, *case.event_shape)
-    wide = law.expand((5, *expected))
+    assert distribution.support.check(z).shape == distribution.log_prob(z).shape == (2, *expected)
+    assert distribution.loc.shape == (*expected, *case.event_shape)
+    wide = distribution.expand((5, *expected))
     assert wide.batch_shape == wide.log_prob(wide.sample()).shape == (5, *expected)
-    same(wide.log_prob(z[0]), law.log_prob(z[0].clone()).expand(5, *expected), TOLERANCE)
-    twins = [copy.deepcopy(law), pickle.loads(pickle.dumps(law))] if loc == expected else []
+    same(wide.log_prob(z[0]), distribution.log_prob(z[0].clone()).expand(5, *expected), TOLERANCE)
+    twins = [copy.deepcopy(distribution), pickle.loads(pickle.dumps(distribution))] if loc == expected else []
     for twin in twins:
-        same(twin.log_prob(z.clone()), law.log_prob(z.clone()), TOLERANCE)
+        same(twin.log_prob(z.clone()), distribution.log_prob(z.clone()), TOLERANCE)
 
 
 def test_shapes_that_do_not_broadcast():
@@ -170,25 +174,25 @@ def test_constraints(chart):
 @every_chart
 def test_the_worst_of_a_batch_that_does_not_fit_is_named(chart):
     manifold = chart(torch.tensor([1e-2, 100.0, 1.0]))
-    law = hdist.WrappedNormal(manifold.from_normal_coords(None, torch.ones(3, D)), 4.0, manifold)
+    distribution = hdist.WrappedNormal(manifold.from_normal_coords(None, torch.ones(3, D)), 4.0, manifold)
     reach = manifold.reach(torch.float32)[1]
     with pytest.raises(ValueError, match=f"mass at distance 20.*float32 coordinates end at {reach:.4g}; use "):
-        law.rsample()
+        distribution.rsample()
 
 
 # --- values of c that are no curvature ----------------------------------------------------------------------------
 
 BAD = {PoincareBall: [-1.0, -1e-3, float("inf"), float("nan"), -float("inf")]}
 BAD[Lorentz] = [*BAD[PoincareBall], 0.0]
-LAWS = [hdist.WrappedNormal, hdist.RiemannianNormal]
-WRONG = [(law, chart, 3, bad) for law in LAWS for chart in CHARTS for bad in BAD[chart]]
-WRONG += [(law, chart, 1, -1.0) for law in LAWS for chart in CHARTS]
+DISTRIBUTIONS = [hdist.WrappedNormal, hdist.RiemannianNormal]
+WRONG = [(distribution, chart, 3, bad) for distribution in DISTRIBUTIONS for chart in CHARTS for bad in BAD[chart]]
+WRONG += [(distribution, chart, 1, -1.0) for distribution in DISTRIBUTIONS for chart in CHARTS]
 
 
 @pytest.mark.parametrize("scored", ["own sample", "a point"])
 @pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize(("law", "chart", "dim", "bad"), WRONG, ids=str)
-def test_without_validation_a_bad_curvature_has_no_density(law, chart, dim, bad, batched, scored):
+@pytest.mark.parametrize(("distribution", "chart", "dim", "bad"), WRONG, ids=str)
+def test_without_validation_a_bad_curvature_has_no_density(distribution, chart, dim, bad, batched, scored):
     good = torch.tensor([0.7, 0.7, 1.2]) if batched else torch.tensor(0.7)
     c = torch.where(torch.tensor([True, False, False]), bad, good) if batched else torch.tensor(bad)
     results = []
@@ -196,7 +200,7 @@ def test_without_validation_a_bad_curvature_has_no_density(law, chart, dim, bad,
         for values in (c, good):
             values = values.clone().requires_grad_()
             scale = torch.full((3, 1), 0.6, requires_grad=True)
-            p = law(chart(0.9).origin(dim), scale, chart(values))
+            p = distribution(chart(0.9).origin(dim), scale, chart(values))
             torch.manual_seed(0)
             z = p.rsample() if scored == "own sample" else chart(0.9).from_normal_coords(None, torch.full((dim,), 0.1))
             log_prob = p.log_prob(z)
@@ -222,24 +226,24 @@ def test_radius_of_a_bad_curvature_has_no_density(dim, bad):
     assert radius.rsample()[1].isfinite()
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_the_ball_is_flat_at_zero(law):
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_the_ball_is_flat_at_zero(distribution):
     with pyro.validation_enabled(False):
-        p = law(torch.zeros(D), 1.0, PoincareBall(torch.tensor([0.0, 1.0])))
+        p = distribution(torch.zeros(D), 1.0, PoincareBall(torch.tensor([0.0, 1.0])))
         same(p.log_prob(torch.full((D,), 0.2))[0], dist.Normal(0.0, 1.0).log_prob(torch.tensor(0.4)) * D, 1e-6)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @every_chart
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("dim", [1, 2, 5])
-def test_extreme_curvatures(law, chart, dtype, dim):
+def test_extreme_curvatures(distribution, chart, dtype, dim):
     # Scales that the coordinates hold: the smaller of 1 and 1/sqrt(c).
     c = torch.logspace(-8, 4, 25, dtype=dtype).requires_grad_()
     scale = (c.detach().rsqrt().clamp(max=1.0) / 2).unsqueeze(-1).requires_grad_()
     u = (0.5 * scale.detach() * torch.ones(dim, dtype=dtype)).requires_grad_()
     manifold = chart(c)
-    p = law(manifold.from_normal_coords(None, u), scale, manifold)
+    p = distribution(manifold.from_normal_coords(None, u), scale, manifold)
     z = p.rsample((20,))
     other = chart(c).from_normal_coords(None, 1.5 * u)
     for out in (z, p.log_prob(z), p.log_prob(other), p.lebesgue_log_prob(other), manifold.dist(z, other)):
@@ -248,11 +252,11 @@ def test_extreme_curvatures(law, chart, dtype, dim):
             assert grad is None or grad.isfinite().all()
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_without_validation_a_sample_beyond_the_border_stays_finite(law):
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_without_validation_a_sample_beyond_the_border_stays_finite(distribution):
     with pyro.validation_enabled(False):
         c = torch.tensor([1.0, 1e4], requires_grad=True)
-        p = law(torch.zeros(D), 8.0, PoincareBall(c))
+        p = distribution(torch.zeros(D), 8.0, PoincareBall(c))
         z = p.rsample((100,))
         assert z.isfinite().all()
         assert p.log_prob(z).isfinite().all()

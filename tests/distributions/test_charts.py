@@ -1,4 +1,4 @@
-"""One space, two charts: a law on the ball and on the hyperboloid is the same law; so it is on a class of one's own."""
+"""One space, two charts: distributions on the ball and on the hyperboloid are the same; so on a class of one's own."""
 
 import pyro
 import pytest
@@ -18,7 +18,7 @@ every_case = pytest.mark.parametrize("case", ON_THE_BALL, ids=str)
 
 
 def _both(case, dtype=torch.float64):
-    on_hyperboloid = NormalCase(case.law, case.kind, case.dim, case.c, Lorentz)
+    on_hyperboloid = NormalCase(case.distribution, case.kind, case.dim, case.c, Lorentz)
     return case.make((3,), dtype=dtype), on_hyperboloid.make((3,), dtype=dtype)
 
 
@@ -79,18 +79,18 @@ def derived(parent):
 
 
 @pytest.mark.parametrize("parent", PARENTS, ids=str)
-@pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
-def test_a_derived_manifold_is_one(law, parent):
+@pytest.mark.parametrize("distribution", [hdist.WrappedNormal, hdist.RiemannianNormal])
+def test_a_derived_manifold_is_one(distribution, parent):
     child = derived(parent)
     loc, v = parent.from_normal_coords(None, torch.tensor([0.3, 0.5])), torch.tensor([0.2, -0.4])
-    ours, theirs = law(loc, 0.6, child), law(loc, 0.6, parent)
+    ours, theirs = distribution(loc, 0.6, child), distribution(loc, 0.6, parent)
     assert ours.support == hdist.constraints.on(child)
     for registry in (biject_to, transform_to):
         torch.testing.assert_close(registry(ours.support)(v), registry(theirs.support)(v))
     z = parent.from_normal_coords(None, v)
     torch.testing.assert_close(ours.log_prob(z), theirs.log_prob(z))
-    other = [law(loc, 0.9, space) for space in (child, parent)]
-    if law is hdist.RiemannianNormal or not parent.geodesics_close:
+    other = [distribution(loc, 0.9, space) for space in (child, parent)]
+    if distribution is hdist.RiemannianNormal or not parent.geodesics_close:
         torch.testing.assert_close(kl_divergence(ours, other[0]), kl_divergence(theirs, other[1]))
 
 

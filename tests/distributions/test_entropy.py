@@ -7,27 +7,27 @@ import pyro_hyperbolic.distributions as hdist
 from tests.distributions.cases import DISTRIBUTIONS, ONE_TO_ONE, RADII, WINDING, RadiusCase, tensors
 from tests.helpers import ROUNDING
 
-OPEN_RADII = [case for case in RADII if case.law is hdist.HyperbolicRadius]
+OPEN_RADII = [case for case in RADII if case.distribution is hdist.HyperbolicRadius]
 every_distribution = pytest.mark.parametrize("case", DISTRIBUTIONS, ids=str)
 
 
 @every_distribution
 def test_entropy_of_an_empty_batch(case):
     if case not in WINDING:
-        law = case.make((0,), validate_args=False if getattr(case, "kind", None) == "full" else None)
-        assert law.entropy().shape == (0,)
+        distribution = case.make((0,), validate_args=False if getattr(case, "kind", None) == "full" else None)
+        assert distribution.entropy().shape == (0,)
 
 
 @every_distribution
 def test_entropy_is_that_of_samples(case):
-    law = case.make((3,))
+    distribution = case.make((3,))
     if case in WINDING:
         with pytest.raises(NotImplementedError, match="windings"):
-            law.entropy()
+            distribution.entropy()
         return
-    surprise = -law.log_prob(law.sample((20_000,)))
-    error = (surprise.mean(0) - law.entropy()).abs()
-    assert law.entropy().shape == (3,)
+    surprise = -distribution.log_prob(distribution.sample((20_000,)))
+    error = (surprise.mean(0) - distribution.entropy()).abs()
+    assert distribution.entropy().shape == (3,)
     assert (error <= 5 * surprise.std(0) / 20_000**0.5 + ROUNDING[torch.float64]).all()
 
 

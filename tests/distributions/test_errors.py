@@ -16,7 +16,7 @@ BOTH = [hdist.WrappedNormal, hdist.RiemannianNormal]
 W, R, H, S = hdist.WrappedNormal, hdist.RiemannianNormal, hdist.HyperbolicRadius, hdist.SphericalRadius
 
 
-@pytest.mark.parametrize("law", BOTH)
+@pytest.mark.parametrize("distribution", BOTH)
 @pytest.mark.parametrize(
     ("loc", "message"),
     [
@@ -32,22 +32,22 @@ W, R, H, S = hdist.WrappedNormal, hdist.RiemannianNormal, hdist.HyperbolicRadius
         pytest.param(torch.zeros(3, 0), "loc must have at least one dimension", id="no dimension"),
     ],
 )
-def test_loc(law, loc, message):
+def test_loc(distribution, loc, message):
     with pytest.raises(ValueError, match=message):
-        law(loc, 1.0, BALL)
+        distribution(loc, 1.0, BALL)
 
 
-@pytest.mark.parametrize("law", BOTH)
+@pytest.mark.parametrize("distribution", BOTH)
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, torch.tensor([[1.0], [0.0], [1.0]])], ids=str)
-def test_scale_must_be_positive(law, scale):
+def test_scale_must_be_positive(distribution, scale):
     with pytest.raises(ValueError, match=r"parameter scale .*constraint"):
-        law(LOC, scale, BALL)
+        distribution(LOC, scale, BALL)
 
 
-@pytest.mark.parametrize("law", BOTH)
-def test_scale_per_batch_element_needs_unsqueeze(law):
+@pytest.mark.parametrize("distribution", BOTH)
+def test_scale_per_batch_element_needs_unsqueeze(distribution):
     with pytest.raises(ValueError, match=r"scale must be .*got \(3,\).*scale\.unsqueeze\(-1\)"):
-        law(LOC, torch.ones(3), BALL)
+        distribution(LOC, torch.ones(3), BALL)
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 2)])
@@ -56,11 +56,11 @@ def test_riemannian_normal_is_isotropic(shape):
         R(LOC, torch.ones(shape), BALL)
 
 
-@pytest.mark.parametrize(("law", "keyword"), [(W, "scale"), (R, "scale"), (W, "scale_tril")])
-def test_batch_shapes_must_broadcast(law, keyword):
+@pytest.mark.parametrize(("distribution", "keyword"), [(W, "scale"), (R, "scale"), (W, "scale_tril")])
+def test_batch_shapes_must_broadcast(distribution, keyword):
     value = torch.ones(4, 1) if keyword == "scale" else torch.eye(2).expand(4, 2, 2)
     with pytest.raises(ValueError, match=rf"batch shapes \(3,\) of loc and \(4,\) of {keyword} do not broadcast"):
-        law(LOC, manifold=BALL, **{keyword: value})
+        distribution(LOC, manifold=BALL, **{keyword: value})
 
 
 @pytest.mark.parametrize(
@@ -90,39 +90,39 @@ def test_scale_tril(scale_tril, message):
 
 
 @pytest.mark.parametrize("manifold", [None, 1.0, "ball", PoincareBall, torch.tensor(1.0)], ids=str)
-@pytest.mark.parametrize("law", BOTH)
-def test_manifold_is_required(law, manifold):
+@pytest.mark.parametrize("distribution", BOTH)
+def test_manifold_is_required(distribution, manifold):
     with pytest.raises(ValueError, match=r"manifold must be a manifold, got .*PoincareBall\(c=1\.0\)"):
-        law(LOC, 1.0, manifold)
+        distribution(LOC, 1.0, manifold)
 
 
-@pytest.mark.parametrize("law", BOTH)
-def test_a_module_is_no_manifold(law):
+@pytest.mark.parametrize("distribution", BOTH)
+def test_a_module_is_no_manifold(distribution):
     with pytest.raises(ValueError, match=r"manifold must be .*, got ManifoldModule(?s:.*); call it: manifold\(\)"):
-        law(LOC, 1.0, ManifoldModule(BALL))
+        distribution(LOC, 1.0, ManifoldModule(BALL))
 
 
-@pytest.mark.parametrize("law", BOTH)
-def test_manifold_may_not_be_left_out(law):
+@pytest.mark.parametrize("distribution", BOTH)
+def test_manifold_may_not_be_left_out(distribution):
     with pytest.raises(ValueError, match="manifold must be a manifold, got None"):
-        law(LOC, 1.0)
+        distribution(LOC, 1.0)
 
 
 @pytest.mark.parametrize("case", NORMALS, ids=str)
 def test_value_of_log_prob(case):
-    law = case.make((3,))
-    value = law.sample()
+    distribution = case.make((3,))
+    value = distribution.sample()
     too_many, other_batch = torch.cat([value, value], -1), torch.cat([value, value], 0)
     for bad in (value * math.nan, too_many, other_batch, 0.0):
         with pytest.raises(ValueError, match=r"[Vv]alue"):
-            law.log_prob(bad)
+            distribution.log_prob(bad)
 
 
-@pytest.mark.parametrize("law", BOTH)
+@pytest.mark.parametrize("distribution", BOTH)
 @pytest.mark.parametrize("value", [[1.0, 0.0], [0.9, 0.9], [math.inf, 0.0]], ids=str)
-def test_value_outside_of_the_ball(law, value):
+def test_value_outside_of_the_ball(distribution, value):
     with pytest.raises(ValueError, match=r"value .* within the support \(on\(PoincareBall\(c=1.0\)\)\)"):
-        law(LOC, 1.0, BALL).log_prob(torch.tensor(value))
+        distribution(LOC, 1.0, BALL).log_prob(torch.tensor(value))
 
 
 def test_the_support_in_a_message_may_be_in_training():
@@ -131,12 +131,12 @@ def test_the_support_in_a_message_may_be_in_training():
         W(LOC, 1.0, PoincareBall(c)).log_prob(torch.ones(2))
 
 
-@pytest.mark.parametrize("law", [H, S, hdist.HypersphericalUniform])
+@pytest.mark.parametrize("distribution", [H, S, hdist.HypersphericalUniform])
 @pytest.mark.parametrize("dim", [0, -1, 2.0, True, None, torch.tensor(2)], ids=str)
-def test_dim(law, dim):
-    arguments = () if law is hdist.HypersphericalUniform else (1.0, 1.0)
-    with pytest.raises(ValueError, match=f"{law.__name__}: dim must be a positive integer, got"):
-        law(dim, *arguments)
+def test_dim(distribution, dim):
+    arguments = () if distribution is hdist.HypersphericalUniform else (1.0, 1.0)
+    with pytest.raises(ValueError, match=f"{distribution.__name__}: dim must be a positive integer, got"):
+        distribution(dim, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -152,17 +152,17 @@ def test_dim(law, dim):
     ids=str,
 )
 def test_parameters_of_the_radius(scale, c, message):
-    for law in (H, S):
+    for distribution in (H, S):
         with pytest.raises(ValueError, match=message):
-            law(2, scale, c)
+            distribution(2, scale, c)
 
 
 @pytest.mark.parametrize("method", ["log_prob", "cdf"])
 @pytest.mark.parametrize("value", [-0.1, math.nan])
 def test_value_of_the_radius(method, value):
-    for law in (H, S):
+    for distribution in (H, S):
         with pytest.raises(ValueError, match="value"):
-            getattr(law(2, 1.0, 1.0), method)(torch.tensor(value))
+            getattr(distribution(2, 1.0, 1.0), method)(torch.tensor(value))
 
 
 def test_beyond_the_antipode():
@@ -172,9 +172,9 @@ def test_beyond_the_antipode():
 
 @pytest.mark.parametrize("u", [-0.1, 1.1, math.nan])
 def test_probability_of_a_quantile(u):
-    for law in (H, S):
-        with pytest.raises(ValueError, match=rf"{law.__name__}: .* probabilities in \[0, 1\]"):
-            law(2, 1.0, 1.0).icdf(torch.tensor(u))
+    for distribution in (H, S):
+        with pytest.raises(ValueError, match=rf"{distribution.__name__}: .* probabilities in \[0, 1\]"):
+            distribution(2, 1.0, 1.0).icdf(torch.tensor(u))
 
 
 def test_value_off_the_sphere():
@@ -191,35 +191,35 @@ def test_curvature_of_the_constraint(c):
 
 
 def test_ends_of_the_radius_are_allowed():
-    law = H(3, 1.0, 1.0)
+    distribution = H(3, 1.0, 1.0)
     ends = torch.tensor([0.0, math.inf])
-    torch.testing.assert_close(law.cdf(ends), torch.tensor([0.0, 1.0]))
-    torch.testing.assert_close(law.icdf(torch.tensor([0.0, 1.0])), ends)
-    assert (law.log_prob(ends) == -math.inf).all()
+    torch.testing.assert_close(distribution.cdf(ends), torch.tensor([0.0, 1.0]))
+    torch.testing.assert_close(distribution.icdf(torch.tensor([0.0, 1.0])), ends)
+    assert (distribution.log_prob(ends) == -math.inf).all()
 
 
 POORER = [torch.float16, torch.bfloat16, torch.complex64]
 
 
 @pytest.mark.parametrize("dtype", POORER, ids=str)
-@pytest.mark.parametrize("law", BOTH)
-def test_precision_of_the_arguments(law, dtype):
+@pytest.mark.parametrize("distribution", BOTH)
+def test_precision_of_the_arguments(distribution, dtype):
     message = "must be a floating tensor" if dtype.is_complex else "must be float32 or float64, got"
     for arguments in [(LOC.to(dtype), 1.0), (LOC, torch.ones(3, 1, dtype=dtype))]:
         with pytest.raises(ValueError, match=f"{message}|scale must be float32 or float64"):
-            law(*arguments, BALL)
+            distribution(*arguments, BALL)
     with pytest.raises(ValueError, match=r"c must be|float32"):
-        law(LOC, 1.0, PoincareBall(torch.tensor(1.0).to(dtype)))
+        distribution(LOC, 1.0, PoincareBall(torch.tensor(1.0).to(dtype)))
     with pytest.raises(ValueError, match="float32 or float64"):
-        law(LOC, 1.0, BALL, validate_args=False).log_prob(LOC.to(dtype))
+        distribution(LOC, 1.0, BALL, validate_args=False).log_prob(LOC.to(dtype))
 
 
 @pytest.mark.parametrize("dtype", POORER, ids=str)
 def test_precision_of_radius_and_sphere(dtype):
     one = torch.tensor(1.0).to(dtype)
     for arguments in [(one, 1.0), (1.0, one)]:
-        for law in (H, S):
-            with pytest.raises(ValueError, match=f"{law.__name__}: .* must be float32 or float64, got"):
-                law(2, *arguments)
+        for distribution in (H, S):
+            with pytest.raises(ValueError, match=f"{distribution.__name__}: .* must be float32 or float64, got"):
+                distribution(2, *arguments)
     with pytest.raises(ValueError, match="dtype must be float32 or float64, got"):
         hdist.HypersphericalUniform(2, dtype=dtype)

@@ -1,4 +1,4 @@
-"""At c = 0 the laws are Gaussian, with the metric 4 dz^2; nothing breaks on the way there, nor in one dimension."""
+"""At c = 0 distributions are Gaussian, with the metric 4 dz^2; nothing breaks on the way there or in one dimension."""
 
 import pytest
 import torch
@@ -31,46 +31,48 @@ def _root(case, batch=(), dtype=torch.float64):
 @every_dtype
 @every_flat
 def test_density_is_gaussian_in_normal_coordinates(case, dtype):
-    law = case.make((3,), dtype=dtype)
-    value = law.sample((20,))
-    v = 2 * (value - law.loc)
-    gaussian = torch.distributions.MultivariateNormal(torch.zeros_like(law.loc), scale_tril=_root(case, (3,), dtype))
-    same(law.log_prob(value.clone()), gaussian.log_prob(v), 10 * ROUNDING[dtype])
+    distribution = case.make((3,), dtype=dtype)
+    value = distribution.sample((20,))
+    v = 2 * (value - distribution.loc)
+    gaussian = torch.distributions.MultivariateNormal(
+        torch.zeros_like(distribution.loc), scale_tril=_root(case, (3,), dtype)
+    )
+    same(distribution.log_prob(value.clone()), gaussian.log_prob(v), 10 * ROUNDING[dtype])
 
 
 @every_flat
 def test_lebesgue_density_is_gaussian_with_half_the_scale(case):
-    law = case.make((3,))
-    value = law.sample((20,))
-    gaussian = torch.distributions.MultivariateNormal(law.loc, scale_tril=_root(case, (3,)) / 2)
-    same(law.lebesgue_log_prob(value), gaussian.log_prob(value), 1e-12)
+    distribution = case.make((3,))
+    value = distribution.sample((20,))
+    gaussian = torch.distributions.MultivariateNormal(distribution.loc, scale_tril=_root(case, (3,)) / 2)
+    same(distribution.lebesgue_log_prob(value), gaussian.log_prob(value), 1e-12)
 
 
-@pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
-def test_samples_are_affine_in_the_noise(law):
-    """``z = loc + scale * noise / 2``: scaling the law scales its samples."""
+@pytest.mark.parametrize("distribution", [hdist.WrappedNormal, hdist.RiemannianNormal])
+def test_samples_are_affine_in_the_noise(distribution):
+    """``z = loc + scale * noise / 2``: scaling the distribution scales its samples."""
     ball, loc = PoincareBall(0.0), torch.tensor([3.0, -40.0], dtype=torch.float64)
     torch.manual_seed(0)
-    once = law(loc, 1.0, ball).rsample((50,))
+    once = distribution(loc, 1.0, ball).rsample((50,))
     torch.manual_seed(0)
-    twice = law(loc, 2.0, ball).rsample((50,))
+    twice = distribution(loc, 2.0, ball).rsample((50,))
     torch.testing.assert_close(twice - loc, 2 * (once - loc))
 
 
 @every_flat
 def test_no_point_is_outside_of_flat_space(case):
-    law = case.make()
-    assert law.support.check(torch.full((case.dim,), 1e6, dtype=torch.float64))
-    assert law.log_prob(torch.full((case.dim,), 1e3, dtype=torch.float64)).isfinite()
+    distribution = case.make()
+    assert distribution.support.check(torch.full((case.dim,), 1e6, dtype=torch.float64))
+    assert distribution.log_prob(torch.full((case.dim,), 1e3, dtype=torch.float64)).isfinite()
 
 
 def _quantities(case, c, leaves):
     """Density of a fixed point, and samples with fixed noise."""
-    law = case.on({**case.params((2,)), **leaves}, c=c)
+    distribution = case.on({**case.params((2,)), **leaves}, c=c)
     torch.manual_seed(4)
-    z = law.rsample((3,))
+    z = distribution.rsample((3,))
     point = torch.linspace(-0.3, 0.4, 2 * case.dim, dtype=torch.float64).reshape(2, case.dim)
-    return {"density": law.log_prob(point), "sample": z, "own density": law.log_prob(z)}
+    return {"density": distribution.log_prob(point), "sample": z, "own density": distribution.log_prob(z)}
 
 
 @pytest.mark.parametrize("what", ["density", "sample", "own density"])
@@ -102,30 +104,33 @@ def test_derivative_in_the_curvature_at_zero(case, what):
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 10, 100])
 def test_radius_is_a_chi_variable(dim):
-    law, chi = hdist.HyperbolicRadius(dim, torch.tensor(1.7, dtype=torch.float64), 0.0), stats.chi(dim, scale=1.7)
+    distribution, chi = (
+        hdist.HyperbolicRadius(dim, torch.tensor(1.7, dtype=torch.float64), 0.0),
+        stats.chi(dim, scale=1.7),
+    )
     r = torch.tensor(chi.ppf([0.01, 0.3, 0.5, 0.99]))
-    same(law.log_prob(r), chi.logpdf(r), 1e-10)
-    same(law.cdf(r), chi.cdf(r), 1e-10)
-    same(law.icdf(law.cdf(r)), r, 1e-8)
-    same(torch.stack([law.mean, law.variance]), [chi.mean(), chi.var()], 1e-10)
+    same(distribution.log_prob(r), chi.logpdf(r), 1e-10)
+    same(distribution.cdf(r), chi.cdf(r), 1e-10)
+    same(distribution.icdf(distribution.cdf(r)), r, 1e-8)
+    same(torch.stack([distribution.mean, distribution.variance]), [chi.mean(), chi.var()], 1e-10)
 
 
 @pytest.mark.parametrize("c", [0.0, 0.3, 10.0])
 def test_radius_in_one_dimension_is_half_normal_whatever_the_curvature(c):
-    law, half = hdist.HyperbolicRadius(1, torch.tensor(0.6, dtype=torch.float64), c), stats.halfnorm(scale=0.6)
+    distribution, half = hdist.HyperbolicRadius(1, torch.tensor(0.6, dtype=torch.float64), c), stats.halfnorm(scale=0.6)
     r = torch.tensor([0.0, 1e-3, 0.5, 3.0], dtype=torch.float64)
-    same(law.log_prob(r), half.logpdf(r), 1e-12)
-    same(law.cdf(r), half.cdf(r), 1e-12)
-    same(law.log_normalizer, 0.5 * torch.log(torch.tensor(torch.pi * 0.36 / 2, dtype=torch.float64)), 1e-12)
+    same(distribution.log_prob(r), half.logpdf(r), 1e-12)
+    same(distribution.cdf(r), half.cdf(r), 1e-12)
+    same(distribution.log_normalizer, 0.5 * torch.log(torch.tensor(torch.pi * 0.36 / 2, dtype=torch.float64)), 1e-12)
 
 
 @pytest.mark.parametrize("case", ON_THE_LINE, ids=str)
-def test_every_law_on_the_line_is_gaussian_in_the_distance(case):
-    law = case.make()
-    value = law.sample((100,))
-    v = law.manifold.dist(law.loc, value)
+def test_every_distribution_on_the_line_is_gaussian_in_the_distance(case):
+    distribution = case.make()
+    value = distribution.sample((100,))
+    v = distribution.manifold.dist(distribution.loc, value)
     gaussian = torch.distributions.Normal(0.0, _root(case).squeeze())
-    same(law.log_prob(value.clone()), gaussian.log_prob(v), 1e-12)
+    same(distribution.log_prob(value.clone()), gaussian.log_prob(v), 1e-12)
 
 
 def test_derivative_of_the_radius_density_at_zero_in_one_dimension():

@@ -8,8 +8,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Lorentz, PoincareBall
 
-LAWS = [hdist.WrappedNormal, hdist.RiemannianNormal]
-every_law = pytest.mark.parametrize("law", LAWS)
+DISTRIBUTIONS = [hdist.WrappedNormal, hdist.RiemannianNormal]
+every_distribution = pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 N, DIM = 6, 2
 
 # Which of loc, scale, c and value are batched.
@@ -40,21 +40,21 @@ def _loop(function, args, in_dims):
 
 @pytest.mark.parametrize("validate_args", [True, False])
 @every_mapping
-@every_law
-def test_vmap_of_the_density_is_a_loop(law, in_dims, validate_args, batch):
+@every_distribution
+def test_vmap_of_the_density_is_a_loop(distribution, in_dims, validate_args, batch):
     def log_prob(loc, scale, c, value):
-        return law(loc, scale, PoincareBall(c), validate_args=validate_args).log_prob(value)
+        return distribution(loc, scale, PoincareBall(c), validate_args=validate_args).log_prob(value)
 
     args = _mapped(batch, in_dims)
     torch.testing.assert_close(vmap(log_prob, in_dims)(*args), _loop(log_prob, args, in_dims))
 
 
 @every_mapping
-@every_law
-def test_grad_through_vmap_is_a_loop(law, in_dims, batch):
+@every_distribution
+def test_grad_through_vmap_is_a_loop(distribution, in_dims, batch):
     def slope(loc, scale, c, value):
         def log_prob(loc, scale, c):
-            return law(loc, scale, PoincareBall(c)).log_prob(value)
+            return distribution(loc, scale, PoincareBall(c)).log_prob(value)
 
         return torch.cat([x.flatten() for x in grad(log_prob, argnums=(0, 1, 2))(loc, scale, c)])
 
@@ -64,10 +64,10 @@ def test_grad_through_vmap_is_a_loop(law, in_dims, batch):
 
 @pytest.mark.parametrize("validate_args", [True, False])
 @pytest.mark.parametrize("in_dims", [dims[:3] for dims in MAPPED[:4]], ids=str)
-@every_law
-def test_vmap_of_samples_has_different_noise(law, in_dims, validate_args, batch):
+@every_distribution
+def test_vmap_of_samples_has_different_noise(distribution, in_dims, validate_args, batch):
     def standardised(loc, scale, c):
-        p = law(loc, scale, PoincareBall(c), validate_args=validate_args)
+        p = distribution(loc, scale, PoincareBall(c), validate_args=validate_args)
         return p.manifold.to_normal_coords(loc, p.rsample((3,))) / scale
 
     v = vmap(standardised, in_dims, randomness="different")(*_mapped(batch[:3], in_dims))
@@ -75,10 +75,10 @@ def test_vmap_of_samples_has_different_noise(law, in_dims, validate_args, batch)
     assert torch.pdist(v.reshape(3 * N, DIM)).min() > 1e-6
 
 
-@every_law
-def test_vmap_with_the_same_noise(law, batch):
+@every_distribution
+def test_vmap_with_the_same_noise(distribution, batch):
     def sample(loc, scale, c):
-        return law(loc, scale, PoincareBall(c)).rsample((3,))
+        return distribution(loc, scale, PoincareBall(c)).rsample((3,))
 
     torch.manual_seed(0)
     together = vmap(sample, randomness="same")(*batch[:3])
@@ -87,11 +87,11 @@ def test_vmap_with_the_same_noise(law, batch):
         torch.testing.assert_close(together[i], sample(*(x[i] for x in batch[:3])))
 
 
-@every_law
-def test_grad_of_a_sampled_bound_through_vmap(law, batch):
+@every_distribution
+def test_grad_of_a_sampled_bound_through_vmap(distribution, batch):
     def bound(loc, scale, c):
         ball = PoincareBall(c)
-        q, p = law(loc, scale, ball), law(torch.zeros_like(loc), 1.0, ball)
+        q, p = distribution(loc, scale, ball), distribution(torch.zeros_like(loc), 1.0, ball)
         z = q.rsample((4,))
         return (p.log_prob(z) - q.log_prob(z)).mean()
 
@@ -102,14 +102,14 @@ def test_grad_of_a_sampled_bound_through_vmap(law, batch):
         assert (gradient != 0).all()
 
 
-@every_law
-def test_score_inside_func_grad(law, batch):
+@every_distribution
+def test_score_inside_func_grad(distribution, batch):
     # A sample drawn under no_grad has no graph, in function transforms too.
     loc, scale, _, _ = (x[0] for x in batch)
 
     def score(loc, copied):
         torch.manual_seed(0)
-        p = law(loc, scale, PoincareBall(1.0))
+        p = distribution(loc, scale, PoincareBall(1.0))
         z = p.sample()
         return p.log_prob(z.clone() if copied else z)
 
@@ -118,55 +118,55 @@ def test_score_inside_func_grad(law, batch):
     torch.testing.assert_close(own, grad(score)(loc, True))
 
 
-def _bound(law):
+def _bound(distribution):
     def bound(loc, scale, c):
-        p = law(loc, scale, PoincareBall(c), validate_args=False)
+        p = distribution(loc, scale, PoincareBall(c), validate_args=False)
         z = p.rsample((5,))
         return z, p.log_prob(z)
 
     return bound
 
 
-def _compiled_equals_eager(law, backend, batch):
+def _compiled_equals_eager(distribution, backend, batch):
     torch._dynamo.reset()
     args = [x.float().requires_grad_() for x in (batch[0], batch[1], batch[2][0])]
-    compiled = torch.compile(_bound(law), fullgraph=True, backend=backend)
+    compiled = torch.compile(_bound(distribution), fullgraph=True, backend=backend)
     z, log_prob = compiled(*args)
     # Noise may come in another order, so the density of the compiled sample is compared, and its derivatives.
-    eager = law(args[0], args[1], PoincareBall(args[2])).log_prob(z.detach())
+    eager = distribution(args[0], args[1], PoincareBall(args[2])).log_prob(z.detach())
     torch.testing.assert_close(log_prob, eager, rtol=1e-4, atol=1e-4)
     (total,) = torch.autograd.grad(log_prob.sum(), args[1])
     assert total.isfinite().all()
 
 
-@every_law
-def test_compile_whole(law, batch):
-    _compiled_equals_eager(law, "aot_eager", batch)
+@every_distribution
+def test_compile_whole(distribution, batch):
+    _compiled_equals_eager(distribution, "aot_eager", batch)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # inductor's own
-@every_law
-def test_compile_whole_with_inductor(law, batch):
-    _compiled_equals_eager(law, "inductor", batch)
+@every_distribution
+def test_compile_whole_with_inductor(distribution, batch):
+    _compiled_equals_eager(distribution, "inductor", batch)
 
 
-@every_law
-def test_compiled_noise_is_eager_noise_without_inductor(law, batch):
+@every_distribution
+def test_compiled_noise_is_eager_noise_without_inductor(distribution, batch):
     torch._dynamo.reset()
     args = batch[0], batch[1], batch[2][0]
     torch.manual_seed(0)
-    expected = _bound(law)(*args)
-    compiled = torch.compile(_bound(law), fullgraph=True, backend="eager")
+    expected = _bound(distribution)(*args)
+    compiled = torch.compile(_bound(distribution), fullgraph=True, backend="eager")
     torch.manual_seed(0)
     torch.testing.assert_close(compiled(*args), expected)
 
 
 @pytest.mark.parametrize("traced_c", [False, True], ids=["c a number", "c traced"])
-@every_law
-def test_tracing(law, traced_c, batch):
+@every_distribution
+def test_tracing(distribution, traced_c, batch):
     args = batch[0], batch[1], batch[2][0]
-    function = _bound(law) if traced_c else lambda loc, scale, c: _bound(law)(loc, scale, 0.7)
+    function = _bound(distribution) if traced_c else lambda loc, scale, c: _bound(distribution)(loc, scale, 0.7)
     graph = make_fx(function)(*args)
     torch.manual_seed(0)
     expected = function(*args)
@@ -179,12 +179,12 @@ def test_tracing(law, traced_c, batch):
     torch.testing.assert_close(graph(*moved), expected)
 
 
-def _at_coordinates(law, chart):
+def _at_coordinates(distribution, chart):
     """From the normal coordinates of loc and the scale, to a sample and its density."""
 
     def bound(u, scale):
         manifold = chart(0.7)
-        p = law(manifold.from_normal_coords(None, u), scale, manifold, validate_args=False)
+        p = distribution(manifold.from_normal_coords(None, u), scale, manifold, validate_args=False)
         z = p.rsample()
         return z, p.log_prob(z), p.log_prob(manifold.from_normal_coords(None, u / 2))
 
@@ -195,10 +195,10 @@ both_charts = pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
 
 
 @both_charts
-@every_law
+@every_distribution
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-def test_jit_trace(law, chart, batch):
-    function = _at_coordinates(law, chart)
+def test_jit_trace(distribution, chart, batch):
+    function = _at_coordinates(distribution, chart)
     traced = torch.jit.trace(function, (batch[0], batch[1]), check_trace=False)
     moved = batch[0].flip(0) / 2, batch[1] * 1.5
     torch.manual_seed(0)
@@ -209,10 +209,10 @@ def test_jit_trace(law, chart, batch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chart", [PoincareBall, Lorentz], ids=lambda chart: chart.__name__)
-@every_law
-def test_compile_with_dynamic_shapes(law, chart, batch):
+@every_distribution
+def test_compile_with_dynamic_shapes(distribution, chart, batch):
     torch._dynamo.reset()
-    function = _at_coordinates(law, chart)
+    function = _at_coordinates(distribution, chart)
     compiled = torch.compile(function, dynamic=True, fullgraph=True, backend="eager")
     for rows in (6, 4, 5):
         args = batch[0][:rows], batch[1][:rows]

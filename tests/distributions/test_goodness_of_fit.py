@@ -22,7 +22,7 @@ def _row_id(row):
 
 
 def _ks_p_value(sample, cdf, every=1):
-    """Kolmogorov's test on every so manieth order statistic: the law of the others is pinned between them."""
+    """Kolmogorov's test on every so manieth order statistic: the distribution of the others is pinned between them."""
     ordered = sample.flatten().sort().values
     n = ordered.numel()
     rank = torch.arange(0, n, every)
@@ -32,8 +32,8 @@ def _ks_p_value(sample, cdf, every=1):
 
 def _assert_radii_fit(row, dtype):
     scale, c = (torch.tensor(row[key], dtype=dtype) for key in ("sigma", "c"))
-    law = hdist.HyperbolicRadius(row["d"], scale, c)
-    sample = torch.cat([law.sample((NUM_RADII // 20,)) for _ in range(20)])
+    distribution = hdist.HyperbolicRadius(row["d"], scale, c)
+    sample = torch.cat([distribution.sample((NUM_RADII // 20,)) for _ in range(20)])
     exact = hdist.HyperbolicRadius(row["d"], scale.double(), c.double())  # quadrature: not what the sampler uses
     assert _ks_p_value(sample.double(), exact.cdf, every=500) > LEAST_P
 
@@ -51,9 +51,9 @@ def test_radii_of_every_row(row, dtype):
 
 
 def test_the_test_of_radii_can_fail():
-    law = hdist.HyperbolicRadius(5, 1.0, 1.0)
+    distribution = hdist.HyperbolicRadius(5, 1.0, 1.0)
     sample = hdist.HyperbolicRadius(5, 1.003, 1.0).sample((NUM_RADII,))
-    assert _ks_p_value(sample, law.cdf, every=500) < LEAST_P
+    assert _ks_p_value(sample, distribution.cdf, every=500) < LEAST_P
 
 
 @pytest.mark.parametrize(("dim", "dtype"), in_turns([2, 3, 10, 50]), ids=str)
@@ -75,12 +75,12 @@ def test_directions_in_one_dimension_are_signs():
 
 
 @pytest.mark.parametrize(
-    ("case", "dtype"), in_turns(case for case in NORMALS if case.law is hdist.WrappedNormal), ids=str
+    ("case", "dtype"), in_turns(case for case in NORMALS if case.distribution is hdist.WrappedNormal), ids=str
 )
 def test_normal_coordinates_of_the_wrapped_normal_are_gaussian(case, dtype):
-    law = case.make(dtype=dtype)
-    v = law.manifold.to_normal_coords(law.loc, law.sample((100_000,)))
-    root = torch.linalg.cholesky(law.covariance_matrix)
+    distribution = case.make(dtype=dtype)
+    v = distribution.manifold.to_normal_coords(distribution.loc, distribution.sample((100_000,)))
+    root = torch.linalg.cholesky(distribution.covariance_matrix)
     white = torch.linalg.solve_triangular(root, v.mT, upper=False)
     for component in white:
         assert stats.kstest(component.numpy(), "norm").pvalue > LEAST_P
@@ -90,13 +90,13 @@ def test_normal_coordinates_of_the_wrapped_normal_are_gaussian(case, dtype):
 
 
 @pytest.mark.parametrize(
-    ("case", "dtype"), in_turns(case for case in HYPERBOLIC if case.law is hdist.RiemannianNormal), ids=str
+    ("case", "dtype"), in_turns(case for case in HYPERBOLIC if case.distribution is hdist.RiemannianNormal), ids=str
 )
 def test_normal_coordinates_of_the_riemannian_normal_are_radius_and_direction(case, dtype):
-    law = case.make(dtype=dtype)
-    v = law.manifold.to_normal_coords(law.loc, law.sample((100_000,))).double()
+    distribution = case.make(dtype=dtype)
+    v = distribution.manifold.to_normal_coords(distribution.loc, distribution.sample((100_000,))).double()
     r = v.norm(dim=-1)
-    radius = hdist.HyperbolicRadius(case.dim, law.scale.double().squeeze(-1), case.c)
+    radius = hdist.HyperbolicRadius(case.dim, distribution.scale.double().squeeze(-1), case.c)
     assert _ks_p_value(r, radius.cdf, every=50) > LEAST_P
     # The direction is independent of the radius: its mean is 0 whatever weight the radius has.
     for weight in (torch.ones_like(r), r, (r > r.median()).double()):
@@ -104,11 +104,11 @@ def test_normal_coordinates_of_the_riemannian_normal_are_radius_and_direction(ca
         assert (moment.mean(0).abs() < 5 * moment.std(0) / math.sqrt(100_000)).all()
 
 
-@pytest.mark.parametrize("case", {(case.law, case.chart): case for case in CURVED}.values(), ids=str)
+@pytest.mark.parametrize("case", {(case.distribution, case.chart): case for case in CURVED}.values(), ids=str)
 def test_frechet_mean_of_samples_is_loc(case):
-    law = case.make()
-    sample = law.sample((20_000,))
-    error = law.manifold.to_normal_coords(law.loc, law.manifold.frechet_mean(sample))
+    distribution = case.make()
+    sample = distribution.sample((20_000,))
+    error = distribution.manifold.to_normal_coords(distribution.loc, distribution.manifold.frechet_mean(sample))
     # The Hessian of half the squared distance is at least 1, so the error is at most that of the mean coordinates.
-    spread = law.manifold.dist(law.loc, sample).square().mean().sqrt()
+    spread = distribution.manifold.dist(distribution.loc, sample).square().mean().sqrt()
     assert error.norm() < 5 * spread / math.sqrt(20_000)

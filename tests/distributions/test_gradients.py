@@ -10,7 +10,7 @@ from tests.distributions.cases import CURVED, ISOTROPIC, NORMALS, ON_THE_BALL, t
 every_normal = pytest.mark.parametrize("case", NORMALS, ids=str)
 every_curved = pytest.mark.parametrize("case", CURVED, ids=str)
 
-# One law in its Gaussian regime, one around the mode's change of nature, one far out; and flat ones.
+# One distribution in its Gaussian regime, one around the mode's change of nature, one far out; and flat ones.
 RADII = [(1, 0.7, 1.0), (2, 0.1, 0.5), (2, 1.5, 1.0), (5, 0.8, 1.4), (20, 2.0, 0.7), (100, 0.1, 0.01), (3, 1.0, 0.0)]
 every_radius = pytest.mark.parametrize(("dim", "scale", "c"), RADII)
 PROBABILITIES = torch.tensor([0.01, 0.2, 0.5, 0.8, 0.99], dtype=torch.float64)
@@ -24,22 +24,22 @@ def _leaf(value, like=PROBABILITIES):
 def test_implicit_gradient_of_a_quantile_is_minus_the_ratio_of_those_of_the_cdf(dim, scale, c):
     # F(r; theta) = u gives dr/dtheta = -F_theta / f; the cdf is quadrature, the quantile is not.
     scales, cs = _leaf(scale), _leaf(c)
-    law = hdist.HyperbolicRadius(dim, scales, cs)
-    r = law.icdf(PROBABILITIES)
+    distribution = hdist.HyperbolicRadius(dim, scales, cs)
+    r = distribution.icdf(PROBABILITIES)
     slopes = torch.autograd.grad(r.sum(), (scales, cs))
-    mass = law.cdf(r.detach())
+    mass = distribution.cdf(r.detach())
     for slope, of_mass in zip(slopes, torch.autograd.grad(mass.sum(), (scales, cs)), strict=True):
-        expected = -of_mass / law.log_prob(r.detach()).exp()
+        expected = -of_mass / distribution.log_prob(r.detach()).exp()
         torch.testing.assert_close(slope, expected, rtol=1e-4, atol=1e-10)
 
 
 @every_radius
 def test_derivative_of_a_quantile_in_the_probability_is_one_over_the_density(dim, scale, c):
     u = PROBABILITIES.clone().requires_grad_()
-    law = hdist.HyperbolicRadius(dim, torch.tensor(scale, dtype=torch.float64), c)
-    r = law.icdf(u)
+    distribution = hdist.HyperbolicRadius(dim, torch.tensor(scale, dtype=torch.float64), c)
+    r = distribution.icdf(u)
     (slope,) = torch.autograd.grad(r.sum(), u)
-    torch.testing.assert_close(slope, (-law.log_prob(r.detach())).exp(), rtol=1e-4, atol=0)
+    torch.testing.assert_close(slope, (-distribution.log_prob(r.detach())).exp(), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("name", ["scale", "c"])
@@ -74,10 +74,10 @@ def test_mean_of_the_pathwise_derivative_is_the_derivative_of_the_mean(dim, scal
     assert (pathwise.mean() - exact).abs() <= 5 * pathwise.std() / 200 + 1e-8
 
 
-def _cost(law, z):
+def _cost(distribution, z):
     """A smooth function of a point with no symmetry."""
-    v = law.manifold.to_normal_coords(None, z)
-    return (v.sin() * torch.arange(1, law.dim + 1)).sum(-1) + 0.1 * v.square().sum(-1)
+    v = distribution.manifold.to_normal_coords(None, z)
+    return (v.sin() * torch.arange(1, distribution.dim + 1)).sum(-1) + 0.1 * v.square().sum(-1)
 
 
 @every_curved
@@ -88,8 +88,8 @@ def test_reparametrised_gradients_by_differences(case):
 
     def mean_cost(values):
         torch.manual_seed(11)
-        law = case.on({**fixed, **{k: v for k, v in values.items() if k != "c"}}, c=values["c"])
-        return _cost(law, law.rsample((200,))).mean()
+        distribution = case.on({**fixed, **{k: v for k, v in values.items() if k != "c"}}, c=values["c"])
+        return _cost(distribution, distribution.rsample((200,))).mean()
 
     gradients = torch.autograd.grad(mean_cost(params), list(params.values()))
     for name, gradient in zip(params, gradients, strict=True):
@@ -145,10 +145,10 @@ def test_second_derivatives_of_the_density(case):
 def test_own_density_does_not_depend_on_loc(case):
     # The density of a sample is that of its distance to loc, which the noise alone determines.
     leaves = tensors(case.coords())
-    law = case.on({**case.coords(), **leaves})
-    value = law.rsample((20,))
-    own = law.log_prob(value).sum()
+    distribution = case.on({**case.coords(), **leaves})
+    value = distribution.rsample((20,))
+    own = distribution.log_prob(value).sum()
     if own.requires_grad:
         assert torch.autograd.grad(own, leaves["u"], allow_unused=True, retain_graph=True) == (None,)
-    (through_the_log_map,) = torch.autograd.grad(law.log_prob(value.clone()).sum(), leaves["u"])
+    (through_the_log_map,) = torch.autograd.grad(distribution.log_prob(value.clone()).sum(), leaves["u"])
     assert through_the_log_map.abs().max() < 1e-10

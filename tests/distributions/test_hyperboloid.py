@@ -1,4 +1,4 @@
-"""Laws on the hyperboloid: those of the ball through the isometry, exact far out, and sites like others to Pyro."""
+"""Distributions on the hyperboloid: those of the ball by the isometry, exact far out, and sites like others to Pyro."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 FAR = {torch.float32: 60.0, torch.float64: 300.0}  # sqrt(c) times the distance to the origin
 FAR_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
 CHARTS = {"ball": PoincareBall, "hyperboloid": Lorentz}
-LAWS = [hdist.WrappedNormal, hdist.RiemannianNormal]
-every_law = pytest.mark.parametrize("law", LAWS)
+DISTRIBUTIONS = [hdist.WrappedNormal, hdist.RiemannianNormal]
+every_distribution = pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 
 
-# --- the same law as on the ball --------------------------------------------------------------------------------
+# --- the same distribution as on the ball -----------------------------------------------------------------------
 
 SCALES = {
     "isotropic": lambda dim: {"scale": torch.tensor([0.8])},
@@ -38,8 +38,8 @@ SCALES = {
 
 
 def on_both(kind, dim, c, dtype=torch.float64):
-    """The law on each chart, of parameters that are leaves: normal coordinates of the mean, scale, curvature."""
-    law = hdist.RiemannianNormal if kind == "riemannian" else hdist.WrappedNormal
+    """The distribution on each chart, from parameters that are leaves: coordinates of the mean, scale, curvature."""
+    distribution = hdist.RiemannianNormal if kind == "riemannian" else hdist.WrappedNormal
     noise = torch.Generator().manual_seed(1)
     made = {}
     for name, chart in CHARTS.items():
@@ -48,7 +48,10 @@ def on_both(kind, dim, c, dtype=torch.float64):
         leaves = {key: value.to(dtype).requires_grad_() for key, value in leaves.items()}
         manifold = chart(leaves["c"])
         params = {key: value for key, value in leaves.items() if key.startswith("scale")}
-        made[name] = leaves, law(loc=manifold.from_normal_coords(None, leaves["u"]), manifold=manifold, **params)
+        made[name] = (
+            leaves,
+            distribution(loc=manifold.from_normal_coords(None, leaves["u"]), manifold=manifold, **params),
+        )
     return made["ball"], made["hyperboloid"]
 
 
@@ -73,12 +76,12 @@ def test_density_and_gradients_are_those_of_the_ball(kind, dim, c):
 @pytest.mark.parametrize("kind", SCALES)
 def test_samples_and_their_gradients_are_those_of_the_ball(kind):
     results = []
-    for leaves, law in on_both(kind, 3, 0.7):
+    for leaves, distribution in on_both(kind, 3, 0.7):
         torch.manual_seed(2)
-        z = law.rsample((50,))
-        assert law.support.check(z).all()
-        log_prob = law.log_prob(z)
-        z = law.manifold.to_poincare(z) if isinstance(law.manifold, Lorentz) else z
+        z = distribution.rsample((50,))
+        assert distribution.support.check(z).all()
+        log_prob = distribution.log_prob(z)
+        z = distribution.manifold.to_poincare(z) if isinstance(distribution.manifold, Lorentz) else z
         weights = torch.randn(z.shape, generator=torch.Generator().manual_seed(3), dtype=z.dtype)
         results.append([z, log_prob, *torch.autograd.grad((weights * z).sum() + log_prob.sum(), leaves.values())])
     for ball, hyperboloid in zip(*results, strict=True):
@@ -86,18 +89,18 @@ def test_samples_and_their_gradients_are_those_of_the_ball(kind):
 
 
 def test_there_is_no_second_implementation():
-    for law in LAWS:
-        on_ball = law(torch.zeros(2), 1.0, PoincareBall(1.0))
-        on_hyperboloid = law(Lorentz(1.0).origin(2), 1.0, Lorentz(1.0))
-        assert type(on_ball) is type(on_hyperboloid) is law
+    for distribution in DISTRIBUTIONS:
+        on_ball = distribution(torch.zeros(2), 1.0, PoincareBall(1.0))
+        on_hyperboloid = distribution(Lorentz(1.0).origin(2), 1.0, Lorentz(1.0))
+        assert type(on_ball) is type(on_hyperboloid) is distribution
         assert (on_ball.event_shape, on_hyperboloid.event_shape) == ((2,), (3,))
 
 
-@every_law
-def test_mean_and_mode_are_loc(law):
+@every_distribution
+def test_mean_and_mode_are_loc(distribution):
     h = Lorentz(0.7)
     loc = h.from_normal_coords(None, torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64))
-    p = law(loc, 0.5, h)
+    p = distribution(loc, 0.5, h)
     assert torch.equal(p.mean, loc)
     around = h.from_normal_coords(loc, 0.1 * torch.randn(50, 3, dtype=torch.float64))
     assert (p.log_prob(p.mode) > p.log_prob(around)).all()
@@ -122,11 +125,11 @@ def test_support_is_the_hyperboloid():
     assert support.check(x).tolist() == [True] * 4 + [False] * 12
     with pytest.raises(ValueError, match="c must be positive"):
         hdist.constraints.on(Lorentz(0.0))
-    assert law_at_origin(0.7).support == support
+    assert distribution_at_origin(0.7).support == support
 
 
-def law_at_origin(c, dim=3, scale=1.0, law=hdist.WrappedNormal, dtype=torch.float64):
-    return law(Lorentz(c).origin(dim, dtype), scale, Lorentz(c))
+def distribution_at_origin(c, dim=3, scale=1.0, distribution=hdist.WrappedNormal, dtype=torch.float64):
+    return distribution(Lorentz(c).origin(dim, dtype), scale, Lorentz(c))
 
 
 @pytest.mark.parametrize("registry", [biject_to, transform_to], ids=["biject_to", "transform_to"])
@@ -157,7 +160,7 @@ def test_jacobian_is_that_of_the_riemannian_volume(dim):
 def test_transformed_gaussian_is_the_wrapped_normal():
     base = dist.Normal(torch.zeros(3, dtype=torch.float64), 0.7).to_event(1)
     pushed = dist.TransformedDistribution(base, [biject_to(hdist.constraints.on(Lorentz(1.4)))])
-    wrapped = law_at_origin(1.4, scale=0.7)
+    wrapped = distribution_at_origin(1.4, scale=0.7)
     z = wrapped.sample((30,))
     assert pushed.event_shape == wrapped.event_shape == (4,)
     same(pushed.log_prob(z), wrapped.log_prob(z.clone()), 1e-9)
@@ -168,12 +171,12 @@ def test_transformed_gaussian_is_the_wrapped_normal():
 far_out = pytest.mark.parametrize("c", [0.01, 1.0, 1.4])
 
 
-def with_coordinates(law, *sample_shape):
+def with_coordinates(distribution, *sample_shape):
     """A sample and the normal coordinates it was made of."""
     torch.manual_seed(4)
-    v = law._rsample_coords(torch.Size(sample_shape))
+    v = distribution._rsample_coords(torch.Size(sample_shape))
     torch.manual_seed(4)
-    return law.rsample(sample_shape), v
+    return distribution.rsample(sample_shape), v
 
 
 @every_dtype
@@ -185,10 +188,10 @@ def test_wrapped_density_of_its_own_samples_far_out(dtype, c):
     loc = h.from_normal_coords(None, (0.8 * far * torch.tensor([0.6, 0.0, 0.0, -0.8])).to(dtype))
     scale = torch.tensor([0.1 * far], dtype=dtype, requires_grad=True)
     curvature = torch.tensor(c, dtype=torch.float64, requires_grad=True)
-    law = hdist.WrappedNormal(loc, scale, Lorentz(curvature))
-    z, v = with_coordinates(law)
+    distribution = hdist.WrappedNormal(loc, scale, Lorentz(curvature))
+    z, v = with_coordinates(distribution)
     assert h.contains(z)
-    log_prob = law.log_prob(z)
+    log_prob = distribution.log_prob(z)
     noise = ref.vector((v / scale).detach())
 
     def textbook(scale, c):
@@ -207,11 +210,11 @@ def test_riemannian_density_of_its_own_samples_far_out(dtype, c):
     # (d - 1) c scale^2 is where the mass lies, in units of 1/sqrt(c).
     dim = 11
     scale = torch.tensor([math.sqrt(FAR[dtype] / (dim - 1) / c)], dtype=dtype, requires_grad=True)
-    law = law_at_origin(c, dim, scale, hdist.RiemannianNormal, dtype)
+    distribution = distribution_at_origin(c, dim, scale, hdist.RiemannianNormal, dtype)
     with torch.no_grad():
-        z, v = with_coordinates(law)
-    assert 0.7 < law.manifold.dist0(z) * math.sqrt(c) / FAR[dtype] < 1.3
-    log_prob = law.log_prob(z)
+        z, v = with_coordinates(distribution)
+    assert 0.7 < distribution.manifold.dist0(z) * math.sqrt(c) / FAR[dtype] < 1.3
+    log_prob = distribution.log_prob(z)
     exact = ref.vector(v), ref.number(scale.detach()), ref.number(c)
     same(log_prob, ref.tensor(ref.exact(ref.riemannian_log_prob)(*exact)), FAR_TOLERANCE[dtype], scale=0)
     (slope,) = torch.autograd.grad(log_prob, scale)
@@ -223,8 +226,8 @@ def test_riemannian_density_of_its_own_samples_far_out(dtype, c):
 
 @every_dtype
 @far_out
-@every_law
-def test_prior_density_of_a_posteriors_far_sample(law, dtype, c):
+@every_distribution
+def test_prior_density_of_a_posteriors_far_sample(distribution, dtype, c):
     # What an ELBO needs: log p(z) of z from q, with its derivatives in the parameters of q.
     far, dim = FAR[dtype] / math.sqrt(c), 3
     u = (0.9 * far * torch.tensor([0.6, 0.0, -0.8])).to(dtype).requires_grad_()
@@ -232,7 +235,7 @@ def test_prior_density_of_a_posteriors_far_sample(law, dtype, c):
     h = Lorentz(c)
     z, v = with_coordinates(hdist.WrappedNormal(h.from_normal_coords(None, u), scale, h))
     prior_scale = 0.4 * far
-    log_prob = law_at_origin(c, dim, prior_scale, law, dtype).log_prob(z)
+    log_prob = distribution_at_origin(c, dim, prior_scale, distribution, dtype).log_prob(z)
     noise = ref.vector((v / scale).detach())
     constant = ref.exact(ref.riemannian_log_normalizer)(dim, ref.number(prior_scale), ref.number(c))
 
@@ -241,7 +244,7 @@ def test_prior_density_of_a_posteriors_far_sample(law, dtype, c):
         there = ref.from_normal_coords(None, u, curvature)
         there = ref.from_normal_coords(there, [scale * e for e in noise], curvature)
         coords = ref.to_normal_coords(None, there, curvature)
-        if law is hdist.WrappedNormal:
+        if distribution is hdist.WrappedNormal:
             return ref.wrapped_log_prob(coords, sigma, curvature)
         return -(ref.length(coords) ** 2) / (2 * sigma**2) - constant
 
@@ -256,20 +259,20 @@ def test_prior_density_of_a_posteriors_far_sample(law, dtype, c):
 LIMIT = r"e^{2\sqrt{c}\,d(0, loc)}"
 
 
-@every_law
-def test_docstring_states_what_foreign_points_lose(law):
-    assert LIMIT in law.log_prob.__doc__
+@every_distribution
+def test_docstring_states_what_foreign_points_lose(distribution):
+    assert LIMIT in distribution.log_prob.__doc__
     assert r"e^{2\sqrt{c}\,d(0, x)}" in Lorentz.__doc__
 
 
 @every_dtype
 @pytest.mark.parametrize("distance", [1.0, 3.0, 5.0])
-@every_law
-def test_foreign_points_lose_no_more_than_that(law, distance, dtype):
+@every_distribution
+def test_foreign_points_lose_no_more_than_that(distribution, distance, dtype):
     c = 0.7
     h = Lorentz(c)
     loc = h.from_normal_coords(None, (distance / math.sqrt(c) * torch.tensor([0.6, 0.0, -0.8])).to(dtype))
-    p = law(loc, 0.5, h)
+    p = distribution(loc, 0.5, h)
     z, v = with_coordinates(p, 300)
     own, foreign = p.log_prob(z), p.log_prob(z.clone())
     # How the density changes when the coordinates change by a relative error.
@@ -281,12 +284,12 @@ def test_foreign_points_lose_no_more_than_that(law, distance, dtype):
         assert loss > 1e-3 * bound  # the loss is there: own samples are better
 
 
-@pytest.mark.parametrize(("law", "scale"), [(hdist.WrappedNormal, 60.0), (hdist.RiemannianNormal, 12.0)])
-def test_mass_beyond_reach_is_refused(law, scale):
+@pytest.mark.parametrize(("distribution", "scale"), [(hdist.WrappedNormal, 60.0), (hdist.RiemannianNormal, 12.0)])
+def test_mass_beyond_reach_is_refused(distribution, scale):
     h = Lorentz(1.0)
     with pytest.raises(ValueError, match=r"torch\.float32 coordinates end at 87\.\d+; use float64"):
-        law(h.origin(3), scale, h, validate_args=True).rsample()
-    wide = law(h.origin(3, torch.float64), 1000.0, h, validate_args=True)
+        distribution(h.origin(3), scale, h, validate_args=True).rsample()
+    wide = distribution(h.origin(3, torch.float64), 1000.0, h, validate_args=True)
     with pytest.raises(ValueError, match="reduce scale or the curvature"):
         wide.rsample()
 
@@ -299,13 +302,13 @@ DISTANCES = torch.tensor([1.0, 1.3, 1.2], dtype=torch.float64)
 NOISE, PRIOR_SCALE = 2.0, 1.5
 
 
-def make_model(chart, law=hdist.WrappedNormal):
+def make_model(chart, distribution=hdist.WrappedNormal):
     manifold = chart(C)
     anchors = manifold.from_normal_coords(None, ANCHORS)
     centre = manifold.from_normal_coords(None, torch.tensor([0.3, 0.0, -0.2], dtype=torch.float64))
 
     def model():
-        z = pyro.sample("z", law(centre, PRIOR_SCALE, manifold))
+        z = pyro.sample("z", distribution(centre, PRIOR_SCALE, manifold))
         return pyro.sample("x", dist.Normal(manifold.dist(z, anchors), NOISE).to_event(1), obs=DISTANCES)
 
     return manifold, model
@@ -353,12 +356,12 @@ def test_nuts_agrees_with_the_grid(chart):
     assert abs(grid_moments(STATISTICS["radius"], volume=False)[0] - mean) > 0.6 * sd
 
 
-@every_law
-def test_potential_energy_is_that_of_the_ball(law):
+@every_distribution
+def test_potential_energy_is_that_of_the_ball(distribution):
     energies = []
     v = 1.5 * torch.randn(20, 3, dtype=torch.float64)
     for chart in CHARTS.values():
-        _, potential, *_ = initialize_model(make_model(chart, law)[1])
+        _, potential, *_ = initialize_model(make_model(chart, distribution)[1])
         leaves = [row.clone().requires_grad_() for row in v]
         values = torch.stack([potential({"z": leaf}) for leaf in leaves])
         energies.append((values, torch.stack(torch.autograd.grad(values.sum(), leaves))))
@@ -409,7 +412,7 @@ ELBOS = {
 }
 
 
-@pytest.mark.parametrize("posterior", LAWS)
+@pytest.mark.parametrize("posterior", DISTRIBUTIONS)
 @pytest.mark.parametrize("loss", ELBOS)
 def test_losses_and_their_gradients_are_those_of_the_ball(loss, posterior):
     results = []
@@ -441,5 +444,5 @@ def test_the_reference_is_the_oracles():
     # The closed form of the normaliser, against the quadrature of the package where both are exact.
     with mp.workdps(ref.DIGITS):
         expected = float(ref.riemannian_log_normalizer(5, ref.number(0.8), ref.number(0.7)))
-    p = law_at_origin(0.7, 5, 0.8, hdist.RiemannianNormal)
+    p = distribution_at_origin(0.7, 5, 0.8, hdist.RiemannianNormal)
     same(p.log_normalizer.squeeze(), expected, 1e-10)

@@ -1,4 +1,4 @@
-"""Isotropic laws move with the isometries of the space."""
+"""Isotropic distributions move with the isometries of the space."""
 
 import pytest
 import torch
@@ -57,18 +57,22 @@ def _move(name, manifold, x):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", ISOTROPIC, ids=str)
 def test_density_is_invariant(case, dtype, name):
-    law = case.make(dtype=dtype)
-    points = law.sample((50,))
-    there = case.on({**case.params(dtype=dtype), "loc": _move(name, law.manifold, law.loc)})
-    assert not torch.allclose(there.loc, law.loc)
-    same(there.log_prob(_move(name, law.manifold, points)), law.log_prob(points.clone()), LOG_PROB[dtype])
+    distribution = case.make(dtype=dtype)
+    points = distribution.sample((50,))
+    there = case.on({**case.params(dtype=dtype), "loc": _move(name, distribution.manifold, distribution.loc)})
+    assert not torch.allclose(there.loc, distribution.loc)
+    same(
+        there.log_prob(_move(name, distribution.manifold, points)),
+        distribution.log_prob(points.clone()),
+        LOG_PROB[dtype],
+    )
 
 
 # Of a product it depends on the distance in each factor.
 @pytest.mark.parametrize("case", [case for case in ISOTROPIC if case not in PRODUCTS], ids=str)
 def test_density_depends_on_the_distance_alone(case):
-    law = case.make()
+    distribution = case.make()
     direction = _draw(40, case.dim)
     v = direction / direction.norm(dim=-1, keepdim=True)
-    log_prob = law.log_prob(law.manifold.from_normal_coords(law.loc, v))
+    log_prob = distribution.log_prob(distribution.manifold.from_normal_coords(distribution.loc, v))
     same(log_prob, log_prob[:1].expand(40), 1e-12)

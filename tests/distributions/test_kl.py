@@ -27,7 +27,7 @@ SCALES = {
     "full": {"scale_tril": FACTOR},
 }
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-every_law = pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
+every_distribution = pytest.mark.parametrize("distribution", [hdist.WrappedNormal, hdist.RiemannianNormal])
 
 
 def wrapped(kind, factor=1.0, dtype=torch.float64, chart=BALL):
@@ -105,46 +105,46 @@ def test_riemannian_beyond_the_table(dim, a, b):
 def test_wrapped_is_that_of_the_gaussians(kinds, dtype):
     p, q = wrapped(kinds[0], dtype=dtype), wrapped(kinds[1], 1.3, dtype)
     zero = torch.zeros(3, dtype=dtype)
-    gaussians = [dist.MultivariateNormal(zero, law.covariance_matrix) for law in (p, q)]
+    gaussians = [dist.MultivariateNormal(zero, distribution.covariance_matrix) for distribution in (p, q)]
     same(kl_divergence(p, q), kl_divergence(*gaussians), 1e-5 if dtype == torch.float32 else 1e-10)
 
 
 @every_dtype
-def test_it_vanishes_for_equal_laws_and_has_no_slope_there(dtype):
+def test_it_vanishes_for_equal_distributions_and_has_no_slope_there(dtype):
     scale = torch.tensor([0.8], dtype=dtype, requires_grad=True)
-    for law in (hdist.WrappedNormal, hdist.RiemannianNormal):
+    for distribution in (hdist.WrappedNormal, hdist.RiemannianNormal):
         loc = LOC.to(dtype)
-        kl = kl_divergence(law(loc, scale, BALL), law(loc, 0.8, BALL))
+        kl = kl_divergence(distribution(loc, scale, BALL), distribution(loc, 0.8, BALL))
         assert kl.dtype == dtype
         assert kl.abs() < 1e-6
         assert torch.autograd.grad(kl, scale)[0].abs() < 1e-5
 
 
-@every_law
-def test_gradient(law):
+@every_distribution
+def test_gradient(distribution):
     a, b = (torch.tensor([s], dtype=torch.float64, requires_grad=True) for s in (0.7, 1.1))
     c = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
 
     def kl(a, b, c):
-        return kl_divergence(law(LOC, a, PoincareBall(c)), law(LOC, b, PoincareBall(c)))
+        return kl_divergence(distribution(LOC, a, PoincareBall(c)), distribution(LOC, b, PoincareBall(c)))
 
     assert torch.autograd.gradcheck(kl, (a, b, c), eps=1e-5, atol=1e-7, rtol=1e-5)
 
 
-@every_law
-def test_shape_is_that_of_the_batch(law):
-    p = law(LOC.expand(4, 3), torch.full((4, 1), 0.5, dtype=torch.float64), BALL)
-    q = law(LOC, 0.9, BALL)
+@every_distribution
+def test_shape_is_that_of_the_batch(distribution):
+    p = distribution(LOC.expand(4, 3), torch.full((4, 1), 0.5, dtype=torch.float64), BALL)
+    q = distribution(LOC, 0.9, BALL)
     assert kl_divergence(p, q).shape == (4,)
-    torch.testing.assert_close(kl_divergence(p, q)[0], kl_divergence(law(LOC, 0.5, BALL), q))
+    torch.testing.assert_close(kl_divergence(p, q)[0], kl_divergence(distribution(LOC, 0.5, BALL), q))
     assert kl_divergence(p.to_event(1), q.expand((4,)).to_event(1)).shape == ()
     assert kl_divergence(p.expand((2, 4)), q.expand((2, 4))).shape == (2, 4)
 
 
-@every_law
-def test_masked(law):
+@every_distribution
+def test_masked(distribution):
     mask = torch.tensor([True, False])
-    p, q = (law(LOC, s, BALL).expand((2,)) for s in (0.5, 0.9))
+    p, q = (distribution(LOC, s, BALL).expand((2,)) for s in (0.5, 0.9))
     torch.testing.assert_close(kl_divergence(p.mask(mask), q.mask(mask)), kl_divergence(p, q) * mask)
 
 
@@ -169,13 +169,13 @@ def test_flat_ones_are_gaussians_of_any_two_means(a, b, shape):
 
 
 class TestMeans:
-    def kl(self, a, b, law=hdist.WrappedNormal):
-        return kl_divergence(law(a, 0.5, BALL), law(b, 0.9, BALL))
+    def kl(self, a, b, distribution=hdist.WrappedNormal):
+        return kl_divergence(distribution(a, 0.5, BALL), distribution(b, 0.9, BALL))
 
-    @every_law
-    def test_two_means_have_no_closed_form(self, law):
+    @every_distribution
+    def test_two_means_have_no_closed_form(self, distribution):
         with pytest.raises(NotImplementedError, match="different means; use a Monte Carlo estimate"):
-            self.kl(LOC, 0.9 * LOC, law)
+            self.kl(LOC, 0.9 * LOC, distribution)
 
     def test_equal_constants_are_one_mean(self):
         torch.testing.assert_close(self.kl(LOC, LOC.clone()), self.kl(LOC, LOC))
@@ -195,13 +195,13 @@ class TestMeans:
             self.kl(locs[0], locs[1])
 
     @pytest.mark.parametrize("learned", [False, True])
-    @every_law
-    def test_all_pairs_of_rows_are_many(self, law, learned):
+    @every_distribution
+    def test_all_pairs_of_rows_are_many(self, distribution, learned):
         locs = torch.stack([LOC, 0.9 * LOC]).requires_grad_(learned)
         for a, b in ((locs.unsqueeze(1), locs.unsqueeze(0)), (locs.unsqueeze(1).expand(2, 2, 3), locs)):
             with pytest.raises(NotImplementedError, match="different means"):
-                self.kl(a, b, law)
-        assert self.kl(locs.unsqueeze(0), locs, law).shape == (1, 2)
+                self.kl(a, b, distribution)
+        assert self.kl(locs.unsqueeze(0), locs, distribution).shape == (1, 2)
 
     def test_values_that_cannot_be_seen_are_two(self):
         def kl(loc):
@@ -228,9 +228,9 @@ class TestMeans:
 
 
 @pytest.mark.parametrize("other", [PoincareBall(0.6), Lorentz(0.7)], ids=repr)
-@every_law
-def test_two_manifolds_are_an_error_that_names_both(law, other):
-    p, q = law(torch.zeros(2), 0.5, PoincareBall(0.7)), law(other.origin(2), 0.5, other)
+@every_distribution
+def test_two_manifolds_are_an_error_that_names_both(distribution, other):
+    p, q = distribution(torch.zeros(2), 0.5, PoincareBall(0.7)), distribution(other.origin(2), 0.5, other)
     with pytest.raises(ValueError, match=rf"PoincareBall\(c=0.7\) and {type(other).__name__}\(c=0"):
         kl_divergence(p, q)
 
@@ -272,29 +272,29 @@ def test_the_mean_field_bound_falls_back_to_monte_carlo():
 
 def test_a_delta_keeps_its_density():
     # By which AutoNormal and its like hand over the Jacobian of their map.
-    law = hdist.WrappedNormal(LOC, 0.5, BALL)
+    distribution = hdist.WrappedNormal(LOC, 0.5, BALL)
     point = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
     delta = dist.Delta(point, torch.tensor(0.7, dtype=torch.float64), event_dim=1)
-    torch.testing.assert_close(kl_divergence(delta, law), 0.7 - law.log_prob(point))
+    torch.testing.assert_close(kl_divergence(delta, distribution), 0.7 - distribution.log_prob(point))
 
 
 MASK = torch.tensor([True, False, True])
 WRAPPERS = {
-    "event": lambda law: law.to_event(1),
-    "mask": lambda law: law.mask(MASK),
-    "event of mask": lambda law: law.mask(MASK).to_event(1),
-    "mask of event": lambda law: law.to_event(1).mask(torch.tensor(True)),
+    "event": lambda distribution: distribution.to_event(1),
+    "mask": lambda distribution: distribution.mask(MASK),
+    "event of mask": lambda distribution: distribution.mask(MASK).to_event(1),
+    "mask of event": lambda distribution: distribution.to_event(1).mask(torch.tensor(True)),
 }
 
 
 def automatic(wrapper):
-    """A model, and a guide that is its law but for masks: both are one Gaussian of the normal coordinates."""
+    """A model, and a guide that is its distribution but for masks: both are one Gaussian of the normal coordinates."""
     pyro.clear_param_store()
-    law = wrapper(hdist.WrappedNormal(torch.zeros(3, 2, dtype=torch.float64), 0.5, BALL))
+    distribution = wrapper(hdist.WrappedNormal(torch.zeros(3, 2, dtype=torch.float64), 0.5, BALL))
 
     def points():
-        with pyro.plate_stack("plates", law.batch_shape):
-            pyro.sample("z", law)
+        with pyro.plate_stack("plates", distribution.batch_shape):
+            pyro.sample("z", distribution)
 
     start = init_to_value(values={"z": torch.zeros(3, 2, dtype=torch.float64)})
     return points, AutoNormal(points, init_loc_fn=start, init_scale=0.5)
@@ -316,12 +316,18 @@ def test_the_mean_field_bound_of_an_automatic_guide_is_the_bound(kind):
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
-@pytest.mark.parametrize("wrapper", [lambda law: law.to_event(1), lambda law: law.mask(torch.tensor([True, False]))])
-def test_a_delta_and_other_laws_are_left_to_pyro(wrapper):
-    law = wrapper(dist.LogNormal(torch.zeros(2), 1.0))
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        lambda distribution: distribution.to_event(1),
+        lambda distribution: distribution.mask(torch.tensor([True, False])),
+    ],
+)
+def test_a_delta_and_other_distributions_are_left_to_pyro(wrapper):
+    distribution = wrapper(dist.LogNormal(torch.zeros(2), 1.0))
     point = torch.tensor([0.5, 2.0])
-    delta = dist.Delta(point, torch.full(law.batch_shape, 0.7), event_dim=law.event_dim)
-    torch.testing.assert_close(kl_divergence(delta, law), -law.log_prob(point))
+    delta = dist.Delta(point, torch.full(distribution.batch_shape, 0.7), event_dim=distribution.event_dim)
+    torch.testing.assert_close(kl_divergence(delta, distribution), -distribution.log_prob(point))
 
 
 class OwnDelta(dist.Delta):
@@ -335,5 +341,5 @@ def _kl_own_delta(p, q):
 
 def test_the_divergences_of_other_types_are_left_alone():
     # With an entry for Pyro's wrappers it would be ambiguous which of the two to take.
-    for law in (dist.Normal(torch.zeros(2), 1.0).to_event(1), dist.Normal(torch.zeros(2), 1.0).mask(True)):
-        assert kl_divergence(OwnDelta(torch.zeros(2), event_dim=law.event_dim), law) == 42
+    for distribution in (dist.Normal(torch.zeros(2), 1.0).to_event(1), dist.Normal(torch.zeros(2), 1.0).mask(True)):
+        assert kl_divergence(OwnDelta(torch.zeros(2), event_dim=distribution.event_dim), distribution) == 42

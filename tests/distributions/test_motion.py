@@ -1,4 +1,4 @@
-"""What a law makes of a draw of its twin: the gradient of its density by way of the draw's own coordinates."""
+"""What a distribution makes of a draw of its twin: the gradient of its density by way of the draw's own coordinates."""
 
 import pytest
 import torch
@@ -21,36 +21,36 @@ def gradients_agree(a, b, leaves):
         same(x, y, 1e-9)
 
 
-def adopted(fixed, law, z):
+def adopted(fixed, distribution, z):
     own = z.view_as(z)
-    fixed.adopt(own, *law.draw_motion())
+    fixed.adopt(own, *distribution.draw_motion())
     return fixed.log_prob(own)
 
 
 @every_normal
 def test_gradient_is_that_of_the_log_map(case):
     params, leaves = leaves_of(case)
-    law, fixed = case.on({**params, **leaves}), case.on(params)
-    z = law.rsample()
-    own = adopted(fixed, law, z)
+    distribution, fixed = case.on({**params, **leaves}), case.on(params)
+    z = distribution.rsample()
+    own = adopted(fixed, distribution, z)
     foreign = fixed.log_prob(z)
-    torch.testing.assert_close(own, law.log_prob(z), rtol=0, atol=0)
+    torch.testing.assert_close(own, distribution.log_prob(z), rtol=0, atol=0)
     gradients_agree(own, foreign, [*leaves.values()])
 
 
 @every_normal
-def test_gradient_in_the_law_that_scores(case):
+def test_gradient_in_the_distribution_that_scores(case):
     # Its own place may depend on other draws.
     params, leaves = leaves_of(case)
-    law, other = case.on(params), case.on({**params, **leaves})
-    z = law.rsample()
-    own = adopted(other, law, z.clone().requires_grad_())
+    distribution, other = case.on(params), case.on({**params, **leaves})
+    z = distribution.rsample()
+    own = adopted(other, distribution, z.clone().requires_grad_())
     foreign = other.log_prob(z.clone().requires_grad_())
     gradients_agree(own, foreign, [*leaves.values()])
 
 
-@pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
-def test_gradient_keeps_its_digits_where_the_log_map_is_lost(law):
+@pytest.mark.parametrize("distribution", [hdist.WrappedNormal, hdist.RiemannianNormal])
+def test_gradient_keeps_its_digits_where_the_log_map_is_lost(distribution):
     noise = torch.Generator().manual_seed(0)
     u = torch.randn(200, 3, generator=noise, dtype=torch.float64)
     u = 25 * u / u.norm(dim=-1, keepdim=True)
@@ -58,7 +58,7 @@ def test_gradient_keeps_its_digits_where_the_log_map_is_lost(law):
     def gradients(dtype, own):
         chart, coords = Lorentz(1.0), u.to(dtype).requires_grad_()
         loc = chart.from_normal_coords(None, coords)
-        q, fixed = (law(x, 0.5, chart, validate_args=False) for x in (loc, loc.detach()))
+        q, fixed = (distribution(x, 0.5, chart, validate_args=False) for x in (loc, loc.detach()))
         torch.manual_seed(1)
         v = 0.5 * torch.randn(200, 3, dtype=torch.float64).to(dtype)
         z = q._point(v)
@@ -74,21 +74,21 @@ def test_gradient_keeps_its_digits_where_the_log_map_is_lost(law):
     assert not foreign < 0.1
 
 
-def test_only_the_last_sample_is_the_laws_own():
+def test_only_the_last_sample_is_the_distributions_own():
     case = NORMALS[0]
-    law = case.make()
-    first, last = law.rsample(), law.rsample()
-    assert law.drew(last)
-    assert not law.drew(first)
-    assert not law.drew(last.clone())
-    assert not law.expand((2,)).drew(last)
+    distribution = case.make()
+    first, last = distribution.rsample(), distribution.rsample()
+    assert distribution.drew(last)
+    assert not distribution.drew(first)
+    assert not distribution.drew(last.clone())
+    assert not distribution.expand((2,)).drew(last)
 
 
-@pytest.mark.parametrize("case", [case for case in NORMALS if case.law is hdist.WrappedNormal], ids=str)
+@pytest.mark.parametrize("case", [case for case in NORMALS if case.distribution is hdist.WrappedNormal], ids=str)
 def test_the_wrapped_normal_is_a_function_of_white_noise(case):
-    law = case.make((4,))
+    distribution = case.make((4,))
     torch.manual_seed(3)
     noise = torch.randn(7, 4, case.dim, dtype=torch.float64)
     torch.manual_seed(3)
-    torch.testing.assert_close(law.from_noise(noise), law.rsample((7,)), rtol=0, atol=0)
-    same(law.to_noise(law.from_noise(noise).clone()), noise, 1e-9)
+    torch.testing.assert_close(distribution.from_noise(noise), distribution.rsample((7,)), rtol=0, atol=0)
+    same(distribution.to_noise(distribution.from_noise(noise).clone()), noise, 1e-9)

@@ -50,10 +50,10 @@ def test_values_and_derivatives_in_float32(log_r):
 def test_sum_over_many_genes(log_r):
     torch.manual_seed(0)
     log_mean = torch.randn(1000)
-    law = hdist.NegativeBinomial(log_mean, torch.tensor(log_r)).to_event(1)
-    x = law.sample()
+    distribution = hdist.NegativeBinomial(log_mean, torch.tensor(log_r)).to_event(1)
+    x = distribution.sample()
     expected = sum(exact(m, log_r, count)[0] for m, count in zip(log_mean.tolist(), x.tolist(), strict=True))
-    same(law.log_prob(x), float(expected), 1e-6)
+    same(distribution.log_prob(x), float(expected), 1e-6)
 
 
 def test_derivatives_in_other_modes():
@@ -90,26 +90,26 @@ def test_many_numbers_are_those_of_each(shape):
 @pytest.mark.parametrize(("log_mean", "log_r"), [(1.0, 0.3), (2.0, -1.0), (3.0, 30.0)])
 def test_samples_and_moments(log_mean, log_r):
     torch.manual_seed(0)
-    law = hdist.NegativeBinomial(torch.tensor(log_mean), torch.tensor(log_r))
+    distribution = hdist.NegativeBinomial(torch.tensor(log_mean), torch.tensor(log_r))
     mean, variance = math.exp(log_mean), math.exp(log_mean) + math.exp(2 * log_mean - log_r)
-    same(torch.stack([law.mean, law.variance]), [mean, variance], 1e-5)
-    x = law.sample((20_000,))
+    same(torch.stack([distribution.mean, distribution.variance]), [mean, variance], 1e-5)
+    x = distribution.sample((20_000,))
     assert abs(x.mean().item() - mean) < 5 * math.sqrt(variance / 20_000)
     counts = torch.arange(8.0)
     share = torch.stack([(x == count).double().mean() for count in counts])
-    error = (share - law.log_prob(counts).exp()).abs()
+    error = (share - distribution.log_prob(counts).exp()).abs()
     assert (error < 5 * (share / 20_000).sqrt() + 1e-4).all()
 
 
 def test_contract():
-    law = hdist.NegativeBinomial(torch.zeros(3, 1), torch.zeros(4))
-    assert law.batch_shape == (3, 4)
-    assert law.event_shape == ()
-    wide = law.expand((2, 3, 4))
+    distribution = hdist.NegativeBinomial(torch.zeros(3, 1), torch.zeros(4))
+    assert distribution.batch_shape == (3, 4)
+    assert distribution.event_shape == ()
+    wide = distribution.expand((2, 3, 4))
     x = wide.sample((5,))
     assert wide.log_prob(x).shape == (5, 2, 3, 4)
     same(wide.log_prob(x), stats.nbinom(1, 0.5).logpmf(x.numpy()), 1e-5)
     with pytest.raises(ValueError, match="support"):
-        law.log_prob(torch.tensor(0.5))
+        distribution.log_prob(torch.tensor(0.5))
     with pytest.raises(ValueError, match="log_mean"):
         hdist.NegativeBinomial(torch.tensor(math.nan), torch.tensor(0.0))

@@ -1,4 +1,4 @@
-"""Densities integrate to one, over points that know nothing of the law."""
+"""Densities integrate to one, over points that know nothing of the distribution."""
 
 import math
 
@@ -16,7 +16,7 @@ DISC = [case for case in NORMALS if case.dim == 2 and case.chart is PoincareBall
     NormalCase(hdist.RiemannianNormal, "isotropic", 2, 0.3),
 ]
 LINE = [case for case in NORMALS if case.dim == 1 and case.chart is PoincareBall]
-REACH = 12.0  # distance from the origin beyond which none of the laws has mass
+REACH = 12.0  # distance from the origin beyond which none of the distributions has mass
 
 
 def _gauss(count, low, high):
@@ -69,8 +69,8 @@ def test_lebesgue_density_on_the_line(case):
 @pytest.mark.parametrize("c", [1e-6, 0.1, 1.4])
 @pytest.mark.parametrize("scale", [0.1, 0.5])
 @pytest.mark.parametrize("dim", [1, 2, 3, 5, 20])
-@pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
-def test_isotropic_density_by_radial_quadrature(law, dim, scale, c):
+@pytest.mark.parametrize("distribution", [hdist.WrappedNormal, hdist.RiemannianNormal])
+def test_isotropic_density_by_radial_quadrature(distribution, dim, scale, c):
     ball = PoincareBall(c)
     loc = torch.zeros(dim, dtype=torch.float64)
     far = scale * (8 + math.sqrt(dim) + dim * math.sqrt(c) * scale)
@@ -79,7 +79,7 @@ def test_isotropic_density_by_radial_quadrature(law, dim, scale, c):
     points = ball.from_normal_coords(loc, r.unsqueeze(-1) * direction)
     log_area = math.log(2) + dim / 2 * math.log(math.pi) - math.lgamma(dim / 2)
     log_shell = log_area + (dim - 1) * torch.log(torch.sinh(math.sqrt(c) * r) / math.sqrt(c))
-    total = ((law(loc, scale, ball).log_prob(points) + log_shell).exp() * weight).sum()
+    total = ((distribution(loc, scale, ball).log_prob(points) + log_shell).exp() * weight).sum()
     assert total.item() == pytest.approx(1, abs=1e-6)
 
 
@@ -95,5 +95,5 @@ def test_density_of_the_radius(dim, c):
 @pytest.mark.parametrize("dim", [1, 2, 3, 8])
 def test_density_of_the_sphere_is_one_over_its_area(dim):
     area = {1: 2.0, 2: 2 * math.pi, 3: 4 * math.pi, 8: math.pi**4 / 3}[dim]
-    law = hdist.HypersphericalUniform(dim, dtype=torch.float64)
-    assert law.log_prob(law.sample()).exp().item() == pytest.approx(1 / area)
+    distribution = hdist.HypersphericalUniform(dim, dtype=torch.float64)
+    assert distribution.log_prob(distribution.sample()).exp().item() == pytest.approx(1 / area)

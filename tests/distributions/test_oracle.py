@@ -26,13 +26,13 @@ def _quantiles(dim, key):
 
 
 def _radius(dim, dtype):
-    """All rows of one dimension as one law, ``(rows, 1)``."""
+    """All rows of one dimension as one distribution, ``(rows, 1)``."""
     return hdist.HyperbolicRadius(
         dim, _column(dim, "sigma").to(dtype).unsqueeze(-1), _column(dim, "c").to(dtype).unsqueeze(-1)
     )
 
 
-def _law(row, kind, dtype):
+def _distribution(row, kind, dtype):
     ball, loc = PoincareBall(row["c"]), torch.tensor(row["loc"], dtype=dtype)
     if kind == "riemannian":
         return hdist.RiemannianNormal(loc, row["scale"], ball)
@@ -46,14 +46,17 @@ def _law(row, kind, dtype):
 @every_dtype
 def test_log_prob(dtype, kind):
     rows = oracle("log_prob")
-    actual = [_law(row, kind, dtype).log_prob(torch.tensor(row["value"], dtype=dtype)) for row in rows]
+    actual = [_distribution(row, kind, dtype).log_prob(torch.tensor(row["value"], dtype=dtype)) for row in rows]
     same(torch.stack(actual), [row[kind] for row in rows], LOG_PROB[dtype])
 
 
 @every_dtype
 def test_lebesgue_log_prob(dtype):
     rows = oracle("log_prob")
-    actual = [_law(row, "riemannian", dtype).lebesgue_log_prob(torch.tensor(row["value"], dtype=dtype)) for row in rows]
+    actual = [
+        _distribution(row, "riemannian", dtype).lebesgue_log_prob(torch.tensor(row["value"], dtype=dtype))
+        for row in rows
+    ]
     same(torch.stack(actual), [row["riemannian"] + row["log_sqrt_det_metric"] for row in rows], LOG_PROB[dtype])
 
 

@@ -12,7 +12,7 @@ from tests.helpers import LOG_PROB, same
 thorough = settings(
     derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow], database=None
 )
-every_law = pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
+every_distribution = pytest.mark.parametrize("distribution", [hdist.WrappedNormal, hdist.RiemannianNormal])
 
 dims = st.sampled_from([1, 2, 3, 7, 20])  # a table is made for each
 curvatures = st.one_of(st.just(0.0), st.floats(1e-6, 16.0))
@@ -22,17 +22,17 @@ dtypes = st.sampled_from([torch.float32, torch.float64])
 distances = st.floats(0.0, 3.0)
 
 
-def _law(law, dim, c, scale, batch, dtype, distance):
+def _distribution(distribution, dim, c, scale, batch, dtype, distance):
     ball = PoincareBall(c)
     direction = torch.randn(*batch, dim, dtype=dtype)
     loc = ball.from_normal_coords(None, distance * direction / direction.norm(dim=-1, keepdim=True))
-    return law(loc, scale, ball)
+    return distribution(loc, scale, ball)
 
 
-def _representable(law):
-    """Whether the coordinates hold the law: the law says so itself."""
+def _representable(distribution):
+    """Whether the coordinates hold the distribution: the distribution says so itself."""
     try:
-        law.rsample()
+        distribution.rsample()
     except ValueError as error:
         if "coordinates end at" not in str(error):
             raise
@@ -40,11 +40,11 @@ def _representable(law):
     return True
 
 
-@every_law
+@every_distribution
 @given(dim=dims, c=curvatures, scale=scales, batch=shapes, sample_shape=shapes, dtype=dtypes, distance=distances)
 @thorough
-def test_samples_and_densities(law, dim, c, scale, batch, sample_shape, dtype, distance):
-    p = _law(law, dim, c, scale, batch, dtype, distance)
+def test_samples_and_densities(distribution, dim, c, scale, batch, sample_shape, dtype, distance):
+    p = _distribution(distribution, dim, c, scale, batch, dtype, distance)
     if not _representable(p):
         return
     z = p.rsample(sample_shape)
@@ -56,11 +56,11 @@ def test_samples_and_densities(law, dim, c, scale, batch, sample_shape, dtype, d
         assert log_prob.isfinite().all()
 
 
-@every_law
+@every_distribution
 @given(dim=dims, c=curvatures, scale=scales, batch=shapes, dtype=dtypes, distance=distances)
 @thorough
-def test_density_is_largest_at_loc(law, dim, c, scale, batch, dtype, distance):
-    p = _law(law, dim, c, scale, batch, dtype, distance)
+def test_density_is_largest_at_loc(distribution, dim, c, scale, batch, dtype, distance):
+    p = _distribution(distribution, dim, c, scale, batch, dtype, distance)
     at_loc = p.log_prob(p.loc)
     assert at_loc.isfinite().all()
     if _representable(p):
@@ -68,15 +68,15 @@ def test_density_is_largest_at_loc(law, dim, c, scale, batch, dtype, distance):
         assert (p.log_prob(z) <= at_loc).all()
 
 
-@every_law
+@every_distribution
 @given(dim=dims, c=curvatures, scale=scales, k=st.floats(0.1, 10.0))
 @thorough
-def test_change_of_unit_of_length(law, dim, c, scale, k):
+def test_change_of_unit_of_length(distribution, dim, c, scale, k):
     """Lengths in another unit: curvature divided by ``k^2``, scale and coordinates multiplied by ``k``."""
     point = torch.full((dim,), 0.4 / dim**0.5, dtype=torch.float64) / max(1.0, c) ** 0.5
     loc = -0.5 * point
-    one = law(loc, scale, PoincareBall(c)).log_prob(point)
-    other = law(k * loc, k * scale, PoincareBall(c / k**2)).log_prob(k * point)
+    one = distribution(loc, scale, PoincareBall(c)).log_prob(point)
+    other = distribution(k * loc, k * scale, PoincareBall(c / k**2)).log_prob(k * point)
     same(other + dim * torch.tensor(k, dtype=torch.float64).log(), one, LOG_PROB[torch.float64])
 
 

@@ -1,4 +1,4 @@
-"""The laws inside Pyro programs: plates, handlers, particles."""
+"""The distributions inside Pyro programs: plates, handlers, particles."""
 
 import pyro
 import pyro.distributions as dist
@@ -32,41 +32,41 @@ def _radial(case, z):
 
 @every_distribution
 def test_trace_records_the_density(case):
-    law = case.make((3,))
-    trace = poutine.trace(lambda: pyro.sample("z", law.to_event(1))).get_trace()
+    distribution = case.make((3,))
+    trace = poutine.trace(lambda: pyro.sample("z", distribution.to_event(1))).get_trace()
     trace.compute_log_prob()
     site = trace.nodes["z"]
-    torch.testing.assert_close(site["log_prob"], law.log_prob(site["value"].clone()).sum())
+    torch.testing.assert_close(site["log_prob"], distribution.log_prob(site["value"].clone()).sum())
 
 
 @every_distribution
 def test_observed_site(case):
-    law = case.make()
-    data = law.sample()
-    trace = poutine.trace(lambda: pyro.sample("z", law, obs=data)).get_trace()
+    distribution = case.make()
+    data = distribution.sample()
+    trace = poutine.trace(lambda: pyro.sample("z", distribution, obs=data)).get_trace()
     assert trace.nodes["z"]["is_observed"]
-    torch.testing.assert_close(trace.log_prob_sum(), law.log_prob(data))
+    torch.testing.assert_close(trace.log_prob_sum(), distribution.log_prob(data))
 
 
 @every_distribution
 def test_condition(case):
-    law = case.make()
-    data = law.sample()
-    trace = poutine.trace(poutine.condition(lambda: pyro.sample("z", law), data={"z": data})).get_trace()
+    distribution = case.make()
+    data = distribution.sample()
+    trace = poutine.trace(poutine.condition(lambda: pyro.sample("z", distribution), data={"z": data})).get_trace()
     assert trace.nodes["z"]["value"] is data
-    torch.testing.assert_close(trace.log_prob_sum(), law.log_prob(data))
+    torch.testing.assert_close(trace.log_prob_sum(), distribution.log_prob(data))
 
 
 @every_distribution
-def test_replay_scores_the_value_of_one_law_by_another(case):
+def test_replay_scores_the_value_of_one_distribution_by_another(case):
     guide = poutine.trace(lambda: pyro.sample("z", case.make((3,)).expand((2, 3)).to_event(2))).get_trace()
-    law = case.make((3,))
+    distribution = case.make((3,))
     model = poutine.trace(
-        poutine.replay(lambda: pyro.sample("z", law.expand((2, 3)).to_event(2)), trace=guide)
+        poutine.replay(lambda: pyro.sample("z", distribution.expand((2, 3)).to_event(2)), trace=guide)
     ).get_trace()
     value = guide.nodes["z"]["value"]
     assert model.nodes["z"]["value"] is value
-    torch.testing.assert_close(model.log_prob_sum(), law.log_prob(value.clone()).sum())
+    torch.testing.assert_close(model.log_prob_sum(), distribution.log_prob(value.clone()).sum())
 
 
 @every_distribution
@@ -79,7 +79,7 @@ def test_block_hides_the_site(case):
 
 
 @every_distribution
-def test_plate_expands_the_law(case):
+def test_plate_expands_the_distribution(case):
     def model():
         with pyro.plate("a", 3, dim=-1), pyro.plate("b", 2, dim=-2):
             return pyro.sample("z", case.make())
@@ -92,27 +92,27 @@ def test_plate_expands_the_law(case):
 
 @every_distribution
 def test_subsampling_plate_scales_the_density(case):
-    law = case.make()
-    data = law.sample((10,))
+    distribution = case.make()
+    data = distribution.sample((10,))
 
     def model():
         with pyro.plate("data", 10, subsample=torch.tensor([1, 4, 7, 8])) as index:
-            pyro.sample("z", law, obs=data[index])
+            pyro.sample("z", distribution, obs=data[index])
 
-    expected = law.log_prob(data[[1, 4, 7, 8]]).sum() * 10 / 4
+    expected = distribution.log_prob(data[[1, 4, 7, 8]]).sum() * 10 / 4
     torch.testing.assert_close(poutine.trace(model).get_trace().log_prob_sum(), expected)
 
 
 @every_distribution
 def test_mask_handler(case):
-    law = case.make((3,))
+    distribution = case.make((3,))
 
     def model():
         with pyro.plate("a", 3), poutine.mask(mask=torch.tensor([True, False, False])):
-            pyro.sample("z", law)
+            pyro.sample("z", distribution)
 
     trace = poutine.trace(model).get_trace()
-    expected = law.log_prob(trace.nodes["z"]["value"].clone())[0]
+    expected = distribution.log_prob(trace.nodes["z"]["value"].clone())[0]
     torch.testing.assert_close(trace.log_prob_sum(), expected)
 
 
@@ -127,26 +127,26 @@ def test_predictive_in_parallel(case):
     assert case.make().support.check(samples).all()
 
 
-def _model(case, law):
+def _model(case, distribution):
     def model():
         with pyro.plate("data", 3):
-            z = pyro.sample("z", law)
+            z = pyro.sample("z", distribution)
             pyro.sample("x", dist.Normal(_radial(case, z), 1.0), obs=torch.ones(3, dtype=torch.float64))
 
     return model
 
 
-def _guide(law):
+def _guide(distribution):
     def guide():
         with pyro.plate("data", 3):
-            pyro.sample("z", law)
+            pyro.sample("z", distribution)
 
     return guide
 
 
 @every_normal
 def test_vectorised_particles(case):
-    # Model and guide share the law, so the bound is the expected log-likelihood of the guide's samples.
+    # Model and guide share the distribution, so the bound is the expected log-likelihood of the guide's samples.
     torch.manual_seed(3)
     z = case.make((3,)).expand((7, 3)).rsample()
     expected = dist.Normal(_radial(case, z), 1.0).log_prob(torch.ones((), dtype=torch.float64)).sum(-1).mean()
@@ -175,7 +175,7 @@ def test_every_bound_gives_gradients(case, loss):
 
 
 # One row for each distribution and chart.
-ON_SURFACES = {(case.law, case.chart): case for case in NORMALS if case.dim == 2}
+ON_SURFACES = {(case.distribution, case.chart): case for case in NORMALS if case.dim == 2}
 
 
 @pytest.mark.parametrize("case", ON_SURFACES.values(), ids=str)
@@ -185,47 +185,47 @@ def test_score_function_gradient_is_the_reparametrised_one(case):
     def gradient(reparametrised):
         torch.manual_seed(0)
         leaves = tensors(case.coords())
-        law = case.on({**case.coords(), **leaves}).expand((200_000,)).has_rsample_(reparametrised)
-        z = law()
+        distribution = case.on({**case.coords(), **leaves}).expand((200_000,)).has_rsample_(reparametrised)
+        z = distribution()
         assert z.requires_grad == reparametrised
         cost = _radial(case, z)
-        surrogate = cost if reparametrised else (cost - cost.mean()) * law.log_prob(z)
+        surrogate = cost if reparametrised else (cost - cost.mean()) * distribution.log_prob(z)
         surrogate.mean().backward()
         return {name: leaf.grad.tril() if name == "scale_tril" else leaf.grad for name, leaf in leaves.items()}
 
     torch.testing.assert_close(gradient(False), gradient(True), rtol=0, atol=0.05)
 
 
-def _radius_of(law, manifold, scale):
+def _radius_of(distribution, manifold, scale):
     """Points at distance 1 from the origin, more or less."""
 
     def model():
-        z = pyro.sample("z", law(manifold.origin(2), scale, manifold))
+        z = pyro.sample("z", distribution(manifold.origin(2), scale, manifold))
         pyro.sample("x", dist.Normal(manifold.dist0(z), 0.1), obs=torch.tensor(1.0))
 
     return model
 
 
-both_laws = pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
+both_distributions = pytest.mark.parametrize("distribution", [hdist.WrappedNormal, hdist.RiemannianNormal])
 both_charts = pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
 
 
-@both_laws
+@both_distributions
 @both_charts
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-def test_traced_bound(law, chart):
+def test_traced_bound(distribution, chart):
     manifold = chart(1.0)
 
     def guide():
         loc = pyro.param("loc", torch.tensor([0.3, 0.1]))
         scale = pyro.param("scale", torch.tensor(0.5), constraint=dist.constraints.positive)
-        pyro.sample("z", law(manifold.from_normal_coords(None, loc), scale, manifold))
+        pyro.sample("z", distribution(manifold.from_normal_coords(None, loc), scale, manifold))
 
     losses = {}
     for bound in (Trace_ELBO(), JitTrace_ELBO()):
         pyro.clear_param_store()
         # Steps that move nothing: the first one of a traced bound draws other noise.
-        svi = SVI(_radius_of(law, manifold, 1.0), guide, pyro.optim.Adam({"lr": 1e-9}), bound)
+        svi = SVI(_radius_of(distribution, manifold, 1.0), guide, pyro.optim.Adam({"lr": 1e-9}), bound)
         svi.step()
         pyro.set_rng_seed(1)
         losses[type(bound)] = [svi.step() for _ in range(5)]
@@ -233,11 +233,11 @@ def test_traced_bound(law, chart):
 
 
 @pytest.mark.slow
-@both_laws
+@both_distributions
 @both_charts
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-def test_traced_nuts(law, chart):
-    kernel = NUTS(_radius_of(law, chart(1.0), 1.0), jit_compile=True)
+def test_traced_nuts(distribution, chart):
+    kernel = NUTS(_radius_of(distribution, chart(1.0), 1.0), jit_compile=True)
     mcmc = MCMC(kernel, num_samples=40, warmup_steps=40, disable_progbar=True)
     mcmc.run()
     assert chart(1.0).dist0(mcmc.get_samples()["z"]).mean() == pytest.approx(1.0, abs=0.15)

@@ -66,7 +66,7 @@ class TestConstraint:
         assert copier(on(PoincareBall(0.3))) == on(PoincareBall(0.3))
 
     @every_support
-    def test_support_of_a_law_has_its_curvature(self, case):
+    def test_support_of_a_distribution_has_its_curvature(self, case):
         assert _support(case) == case.make((3,)).expand((2, 3)).support
         assert _support(case).manifold == case.manifold
 

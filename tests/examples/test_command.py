@@ -17,8 +17,10 @@ import pytest
 import torch
 
 import examples.command as commands
-from examples.command import Parser, command, fraction, load_run, natural, positive, save_json, save_run
+from examples.command import add_common, command, fraction, make_parser, natural, positive
+from examples.runs import load_run, record, save_json, save_run
 from pyro_hyperbolic.geometry import from_signature
+from pyro_hyperbolic.infer import save_checkpoint
 
 DOCUMENTATION = """Count to a number.
 
@@ -31,8 +33,8 @@ VALUES: list[tuple[Callable[[str], Any], str, Any]] = [
     (positive(float), "1e-3", 0.001),
     (natural, "0", 0),
     (commands.at_least(2), "2", 2),
-    (fraction(), "0.5", 0.5),
-    (fraction(zero=True), "0", 0.0),
+    (fraction, "0.5", 0.5),
+    (fraction, "0", 0.0),
     (natural, "2147483647", 2147483647),
     (commands.seeds, "5,1-2,9", [5, 1, 2, 9]),
     (commands.signature, " h2, s2", "h2,s2"),
@@ -51,9 +53,8 @@ MISTAKES: list[tuple[Callable[[str], Any], str, str]] = [
     (positive(float), "nan", "must be a positive number, got 'nan'"),
     (natural, "-1", "must be a whole number of at least 0, got '-1'"),
     (commands.at_least(2), "1", "must be a whole number of at least 2, got '1'"),
-    (fraction(), "1.5", "must be a fraction greater than 0 and less than 1, got '1.5'"),
-    (fraction(), "0", "must be a fraction greater than 0 and less than 1, got '0'"),
-    (fraction(zero=True), "-0.1", "must be a fraction of at least 0 and less than 1, got '-0.1'"),
+    (fraction, "1.5", "must be a fraction of at least 0 and less than 1, got '1.5'"),
+    (fraction, "-0.1", "must be a fraction of at least 0 and less than 1, got '-0.1'"),
     (positive(float), "1e400", "must be a positive number, got '1e400'"),
     (natural, "9" * 400, "must be less than 2147483648"),
     (natural, "2147483648", "must be less than 2147483648, got 2147483648"),
@@ -65,17 +66,17 @@ MISTAKES: list[tuple[Callable[[str], Any], str, str]] = [
     (commands.signature, "h2,x3", "got 'x3' in 'h2,x3'; write for example 'h2,s2,e2'"),
     (commands.device, "gpu", "must be cpu, cuda or a device such as cuda:1, got 'gpu'"),
     (commands.device, "meta", "must be cpu, cuda or a device such as cuda:1, got 'meta'"),
-    (commands.folder, "missing/a/b", "missing to make missing/a/b in; make it first, or check the path"),
-    (commands.folder, "full", "full is a file; give a folder"),
-    (commands.folder, "full/a", "full is a file, so full/a cannot be made in it; choose another place"),
-    (commands.data_folder, "full", "full is a file; give a folder"),
+    (commands.folder, "missing/a/b", "missing/a is not a folder; make it first, or check the path"),
+    (commands.folder, "full", "full is not a folder; make it first, or check the path"),
+    (commands.folder, "full/a", "full is not a folder; make it first, or check the path"),
+    (commands.data_folder, "full", "full is not a folder; make it first, or check the path"),
     (positive(int), "99999999999", "must be less than 2147483648, got 99999999999"),
-    (commands.input_file, "missing", "there is no file missing; check the path"),
-    (commands.input_file, "here", "here is a folder; give a file"),
-    (commands.input_file, "empty", "empty is empty; give another file"),
-    (commands.picture_file, "here", "here is a folder; give a file"),
+    (commands.input_file, "missing", "must be a file that can be read and is not empty, got 'missing'"),
+    (commands.input_file, "here", "must be a file that can be read and is not empty, got 'here'"),
+    (commands.input_file, "empty", "must be a file that can be read and is not empty, got 'empty'"),
+    (commands.picture_file, "here", "got 'here'; for example figure.pdf"),
     (commands.picture_file, "here/picture.txt", "got 'here/picture.txt'; for example figure.pdf"),
-    (commands.picture_file, "missing/picture.png", "missing to make missing/picture.png in; make it first"),
+    (commands.picture_file, "missing/picture.png", "missing is not a folder; make it first"),
 ]
 
 
@@ -116,11 +117,11 @@ def test_places_without_permission(kind: Callable[[str], Any], monkeypatch: pyte
 
 def test_files_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(argparse.ArgumentTypeError, match="full cannot be read; check its permissions"):
+    with pytest.raises(argparse.ArgumentTypeError, match="must be a file that can be read"):
         commands.input_file("full")
 
 
-@pytest.mark.parametrize(("count", "text", "message"), [(0, "cuda", "torch finds no CUDA"), (2, "cuda:2", "cuda:1")])
+@pytest.mark.parametrize(("count", "text", "message"), [(0, "cuda", "0 CUDA devices"), (2, "cuda:2", "2 CUDA devices")])
 def test_devices_that_are_not_there(count: int, text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     with pytest.raises(argparse.ArgumentTypeError, match=message):
@@ -131,17 +132,13 @@ def test_a_signature_is_what_a_space_is_made_of() -> None:
     assert str(from_signature(commands.signature("h2, s1"))) == str(from_signature("h2,s1"))
 
 
-def parser() -> Parser:
-    p = Parser(DOCUMENTATION, "/a/folder/count.py")
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(DOCUMENTATION, "/a/folder/count.py")
     p.add_argument("--number", type=positive(int), default=3, help="to count to, 100%% sure")
     p.add_argument("--words", nargs="+", default=["a", "b"], help="to say")
     p.add_argument("--fast", action="store_true", help="do not wait")
     p.add_argument("name", help="of the count")
-    for add in (p.add_seed, p.add_device, p.add_threads):
-        add()
-    p.add_space("p2")
-    p.add_data_dir("the numbers")
-    p.add_output_dir(checkpoint="*.pt")
+    add_common(p, *commands.COMMON)
     return p
 
 
@@ -153,15 +150,15 @@ def test_help_shows_every_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert text.endswith("examples: python count.py --number 3")
     for words in (
         "to count to, 100% sure (default: 3)",
-        "to say (default: a b)",
-        "do not wait (default: off)",
+        "to say (default: ['a', 'b'])",
+        "do not wait (default: False)",
         "random seed (default: 0)",
         f"cuda:1 (default: {'cuda' if torch.cuda.is_available() else 'cpu'})",
         "CPU threads (default: torch's choice)",
         "(default: p2)",
         "(default: PYRO_HYPERBOLIC_DATA, then a per-user cache)",
-        "(default: a new one, outputs/count-DATE)",
-        "continue the run in --output-dir (default: off)",
+        "(default: a new one in outputs/)",
+        "continue the run in --output-dir (default: False)",
     ):
         assert words in text
     assert "of the count (default" not in text
@@ -170,23 +167,23 @@ def test_help_shows_every_default(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--number 0 x", "argument --number: must be a positive whole number, got '0' (see --help)"),
-        ("x --numbers 0", "unrecognized arguments: --numbers 0 (see --help)"),
-        ("x --num 1", "unrecognized arguments: --num 1 (see --help)"),  # no abbreviation that a new option would break
-        ("x --resume", "--resume needs --output-dir, the folder of the run to continue (see --help)"),
+        ("--number 0 x", "argument --number: must be a positive whole number, got '0'"),
+        ("x --numbers 0", "unrecognized arguments: --numbers 0"),
+        ("x --num 1", "unrecognized arguments: --num 1"),  # no abbreviation that a new option would break
+        ("x --resume", "--resume needs --output-dir, the folder of the run to continue"),
         (
             "x --resume --output-dir here",
             "--resume: there is no run to continue in here (no *.pt); check --output-dir, or leave out --resume to"
-            " start a new run (see --help)",
+            " start a new run",
         ),
         (
             "x --resume --output-dir new",
             "--resume: there is no run to continue in new (no *.pt); check --output-dir, or leave out --resume to"
-            " start a new run (see --help)",
+            " start a new run",
         ),
         (
             "x --output-dir begun",
-            "begun/a.pt exists; continue that run with --resume, or choose another --output-dir (see --help)",
+            "begun/a.pt exists; continue that run with --resume, or choose another --output-dir",
         ),
     ],
 )
@@ -194,15 +191,15 @@ def test_errors_are_one_line(arguments: str, message: str, tmp_path: Path, capsy
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "a.pt").touch()
     with pytest.raises(SystemExit, match=r"^2$"):
-        parser().parse_args(arguments.split())
+        program("pass")(arguments.split())
     assert capsys.readouterr().err == f"count.py: error: {message}\n"
     assert not (tmp_path / "new").exists()
 
 
 def test_output_folder_is_new_by_default(tmp_path: Path) -> None:
-    args = parser().parse_args(["x"])
-    assert args.output_dir.parent == Path("outputs")
-    assert args.output_dir.name.startswith("count-2")
+    output_dir = program("return args.output_dir")(["x"])
+    assert output_dir.parent == Path("outputs")
+    assert output_dir.name.startswith("count-2")
     assert not (tmp_path / "outputs").exists()
 
 
@@ -230,7 +227,10 @@ def program(body: str) -> Callable[..., Any]:
     names: dict[str, Any] = {"__name__": "count", "command": command, "parser": parser}
     imports = "import json, signal, torch\nfrom pathlib import Path\nfrom pyro_hyperbolic import PoincareBall\n"
     imports += "from pyro_hyperbolic.infer import load_checkpoint\n"
-    exec(f"{imports}def run(args):\n{textwrap.indent(body, '    ')}\nmain = command(parser, run)", names)
+    exec(
+        f"{imports}def run(args):\n{textwrap.indent(body, '    ')}\nmain = command(parser, run, checkpoint='*.pt')",
+        names,
+    )
     return names["main"]
 
 
@@ -261,7 +261,7 @@ def test_a_program_returns_its_result() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("signal.raise_signal(signal.SIGINT)", "there is no checkpoint yet; start again"),
+        ("signal.raise_signal(signal.SIGINT)", "nothing is saved yet; start again"),
         (
             '(args.output_dir / "a.pt").touch()\nraise KeyboardInterrupt',
             "go on with the same options and --resume --output-dir here",
@@ -307,7 +307,7 @@ def test_runs_go_on_with_their_random_numbers(tmp_path: Path) -> None:
 
 def test_checkpoints_of_something_else(tmp_path: Path) -> None:
     path = tmp_path / "run.pt"
-    commands.save_checkpoint({"model": {}}, path)
+    save_checkpoint({"model": {}}, path)
     with pytest.raises(ValueError, match=r"run\.pt is not a checkpoint of this program; choose another"):
         load_run(path, options())
     path.write_bytes(path.read_bytes()[:100])
@@ -316,7 +316,7 @@ def test_checkpoints_of_something_else(tmp_path: Path) -> None:
 
 
 def test_records_are_json() -> None:
-    found = commands.record(options())
+    found = record(options())
     assert json.loads(json.dumps(found)) == found
     assert found["options"] == {"number": 1, "device": "cpu", "output_dir": "here"}
     assert set(found["versions"]) == {"pyro_hyperbolic", "torch", "pyro", "python"}

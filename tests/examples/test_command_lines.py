@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from examples.command import save_run
+from examples.runs import save_run
 
 EXPERIMENTS = "experiments.cli"
 
@@ -46,12 +46,12 @@ PROGRAMS = {
 MISTAKES = [
     ("--device", "gpu", "argument --device: must be cpu, cuda or a device such as cuda:1, got 'gpu'"),
     ("--device", "cuda:99", "argument --device: t"),  # torch finds no CUDA device, or there is no such one
-    ("--output-dir", "missing/run", "missing to make missing/run in; make it first, or check the path"),
-    ("--output-dir", "file", "argument --output-dir: file is a file; give a folder"),
-    ("--output", "missing/run.png", "missing to make missing/run.png in; make it first, or check the path"),
-    ("--results", "missing/run", "missing to make missing/run in; make it first, or check the path"),
-    ("--data-dir", "missing/data", "missing to make missing/data in; make it first, or check the path"),
-    ("--data-dir", "file", "argument --data-dir: file is a file; give a folder"),
+    ("--output-dir", "missing/run", "missing is not a folder; make it first, or check the path"),
+    ("--output-dir", "file", "argument --output-dir: file is not a folder; make it first, or check the path"),
+    ("--output", "missing/run.png", "missing is not a folder; make it first, or check the path"),
+    ("--results", "missing/run", "missing is not a folder; make it first, or check the path"),
+    ("--data-dir", "missing/data", "missing is not a folder; make it first, or check the path"),
+    ("--data-dir", "file", "argument --data-dir: file is not a folder; make it first, or check the path"),
     ("--space", "h2,x2", "argument --space: a factor of a signature is one of the letters"),
     ("--seed", "-1", "argument --seed: must be a whole number of at least 0, got '-1'"),
     ("--seed", "2147483648", "argument --seed: must be less than 2147483648, got 2147483648"),
@@ -88,9 +88,13 @@ OWN_MISTAKES = [
     (
         "experiments.hierarchy",
         "--points missing.npy",
-        "argument --points: there is no file missing.npy; check the path",
+        "argument --points: must be a file that can be read and is not empty, got 'missing.npy'",
     ),
-    ("experiments.hierarchy", "--points nothing.edges", "argument --points: nothing.edges is empty; give another file"),
+    (
+        "experiments.hierarchy",
+        "--points nothing.edges",
+        "argument --points: must be a file that can be read and is not empty, got 'nothing.edges'",
+    ),
     ("experiments.hierarchy", "--points file", "--points file is no array of numpy.save"),
     (
         "experiments.hierarchy",
@@ -103,9 +107,13 @@ OWN_MISTAKES = [
         "--points same.npy",
         "--points same.npy holds one point many times; give points that differ",
     ),
-    ("experiments.hierarchy", "--output folder", "argument --output: folder is a folder; give a file"),
+    ("experiments.hierarchy", "--output folder", "argument --output: must end in one of"),
     ("experiments.hierarchy", "--output tree.txt", "argument --output: must end in one of"),
-    ("leaf_regions", "--posterior no.pt", "argument --posterior: there is no file no.pt; check the path"),
+    (
+        "leaf_regions",
+        "--posterior no.pt",
+        "argument --posterior: must be a file that can be read and is not empty, got 'no.pt'",
+    ),
     ("leaf_regions", "", "file is not a checkpoint of this package, or is damaged"),
     ("experiments.mixture_prior", "--components 0", "argument --components: must be a positive whole number, got '0'"),
     ("experiments.mixture_prior", "--space e2", "--space must have a curved factor, got e2; take for example p2"),
@@ -123,7 +131,7 @@ OWN_MISTAKES = [
     (
         "experiments.link_prediction",
         "--test 1.5",
-        "argument --test: must be a fraction greater than 0 and less than 1, got '1.5'",
+        "argument --test: must be a fraction of at least 0 and less than 1, got '1.5'",
     ),
     ("experiments.link_prediction", "--test 0.001", "error: test=0.001 of 78 edges holds out none"),
     (
@@ -168,9 +176,13 @@ OWN_MISTAKES = [
     (
         "experiments.single_cell",
         "--data nowhere.h5ad",
-        "there is no file nowhere.h5ad; check the path, or give paul15 or branching",
+        "must be a file that can be read and is not empty, got 'nowhere.h5ad', or paul15 or branching",
     ),
-    ("experiments.single_cell", "--data nothing.h5ad", "argument --data: nothing.h5ad is empty; give another file"),
+    (
+        "experiments.single_cell",
+        "--data nothing.h5ad",
+        "argument --data: must be a file that can be read and is not empty, got 'nothing.h5ad'",
+    ),
     ("experiments.single_cell", "--data file", "--data file "),  # is not a .h5ad file, or needs the package anndata
     (
         "experiments.single_cell",

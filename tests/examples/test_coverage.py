@@ -37,8 +37,10 @@ PARTS = {
     "inference_report",
     "intervals",
     "mnist_parts",
+    "regular_tree",
+    "runs",
+    "taxonomy",
 }
-PARTS |= {"regular_tree", "taxonomy"}
 
 
 def test_every_example_is_listed() -> None:
@@ -60,7 +62,7 @@ def test_examples_are_alike(name: str) -> None:
     assert f"python examples/{name}.py" in documentation
     functions = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
     assert {"run", "parser"} <= functions
-    assert "main = command(parser, run)" in {ast.unparse(node) for node in module.body}
+    assert any(ast.unparse(node).startswith("main = command(parser, run") for node in module.body)
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

@@ -14,6 +14,8 @@ import torch
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 
 from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.models import ManifoldVAE
+from pyro_hyperbolic.nn import ManifoldModule
 
 Load = Callable[[str], ModuleType]
 
@@ -83,6 +85,18 @@ def test_the_mixture_is_summed_out(load_example: Load) -> None:
     for program, loss in ((vae.model, TraceEnum_ELBO(max_plate_nesting=1)), (marginal, Trace_ELBO())):
         pyro.set_rng_seed(0)
         losses.append(loss.loss(program, vae.guide, x))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_convolutions_are_the_model_of_the_library(load_example: Load) -> None:
+    conv, losses = load_example("conv_vae"), []
+    own = conv.ConvVAE(ManifoldModule(PoincareBall(1.4)), 2, 2)
+    library = ManifoldVAE(own.space, 2, conv.SHAPE, encoder=own.encoder, decoder=own.decoder)
+    loss = Trace_ELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=1)
+    for vae in (own, library):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        losses.append(loss.loss(vae.model, vae.guide, torch.linspace(0, 1, 5 * 784).reshape(5, *conv.SHAPE)))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Operations of the ball as one table, and random configurations of points for their laws."""
+"""Operations of the ball as one table, and random configurations of points for their identities."""
 
 from __future__ import annotations
 

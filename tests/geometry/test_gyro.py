@@ -1,4 +1,4 @@
-"""The operations that follow from Möbius addition: their laws, one map in both charts, and geoopt's opinion."""
+"""The operations that follow from Möbius addition: their identities, one map in both charts, and geoopt's opinion."""
 
 from __future__ import annotations
 

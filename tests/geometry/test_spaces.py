@@ -1,4 +1,4 @@
-"""Laws of geometry that hold in every space."""
+"""Identities of geometry that hold in every space."""
 
 import copy
 import math
@@ -21,7 +21,7 @@ EXACT = 1e-12
 
 @every_dtype
 @every_space
-class TestLaws:
+class TestIdentities:
     def test_logarithm_inverts_the_exponential_map(self, case, dtype):
         space, x, v = case.space, case.points(20, dtype=dtype), case.coords(20, seed=1, dtype=dtype)
         y = space.from_normal_coords(x, v)

@@ -30,7 +30,7 @@ class Found:
     :param log_weights: of independent draws, ``(n,)``.
     :param evidence: log-evidence and its standard error.
     :param bound: lower bound of the log-evidence, and the standard error of the estimate.
-    :param gap: greatest Kullback-Leibler divergence, in nats, of the draws' law from the posterior.
+    :param gap: greatest Kullback-Leibler divergence, in nats, of the draws' distribution from the posterior.
     """
 
     draws: Tensor
@@ -51,9 +51,9 @@ def agrees(found: Found, program: Any) -> None:
 def disagreements(found: Found, exact: Posterior, sigmas: float = SIGMAS) -> list[str]:
     """What of ``found`` cannot be an estimate for ``exact``.
 
-    A law of divergence ``gap`` moves the mean of a statistic of standard deviation ``s`` by ``s sqrt(2 gap)`` at most
-    if its tails are no heavier than a Gaussian's (S. Bobkov and F. Götze, 1999), and of any other to first order in
-    ``sqrt(gap)``. Monte Carlo errors come on top.
+    A distribution of divergence ``gap`` moves the mean of a statistic of standard deviation ``s`` by at most
+    ``s sqrt(2 gap)`` if its tails are no heavier than a Gaussian's (S. Bobkov and F. Götze, 1999), and of any other
+    to first order in ``sqrt(gap)``. Monte Carlo errors come on top.
     """
     mistakes = []
     mean, sd = exact.moments

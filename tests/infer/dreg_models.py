@@ -30,9 +30,16 @@ def evaluated(loss, model, guide, *args, seed=1, **kwargs):
     return value, {name: p.grad for name, p in pyro.get_param_store().named_parameters()}
 
 
-def small_vae(law="wrapped", **options):
+def small_vae(distribution="wrapped", **options):
     return HyperbolicVAE(
-        PoincareBall(0.7), 2, 5, hidden_dim=6, prior=law, posterior=law, likelihood="normal", **options
+        PoincareBall(0.7),
+        2,
+        5,
+        hidden_dim=6,
+        prior=distribution,
+        posterior=distribution,
+        likelihood="normal",
+        **options,
     )
 
 

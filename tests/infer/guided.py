@@ -16,17 +16,17 @@ CHARTS = [BALL, Lorentz(0.7), PoincareBall(0.0), Sphere(0.7), Stereographic(0.7)
 every_chart = pytest.mark.parametrize("chart", CHARTS, ids=repr)
 
 
-def programs(chart, law=hdist.WrappedNormal):
+def programs(chart, distribution=hdist.WrappedNormal):
     """Points in and outside of a plate, points as one event, and two latents that are no points."""
     anchor = chart.from_normal_coords(None, torch.tensor([1.0, 0.4]))
 
     def model(x):
         width = pyro.sample("width", dist.LogNormal(-0.5, 0.3))
         shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
-        pyro.sample("pair", law(chart.origin(3).expand(2, -1), 0.5, chart).to_event(1))
-        top = pyro.sample("top", law(chart.origin(2), 1.0, chart))
+        pyro.sample("pair", distribution(chart.origin(3).expand(2, -1), 0.5, chart).to_event(1))
+        top = pyro.sample("top", distribution(chart.origin(2), 1.0, chart))
         with pyro.plate("data", len(x), dim=-1):
-            z = pyro.sample("z", law(top, width.unsqueeze(-1), chart))
+            z = pyro.sample("z", distribution(top, width.unsqueeze(-1), chart))
             pyro.sample("x", dist.Normal(chart.dist(z, anchor) + shift, 0.3), obs=x)
 
     return model

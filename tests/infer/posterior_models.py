@@ -1,8 +1,8 @@
 """Two small programs with an unknown point of the hyperbolic plane, and their posteriors from a grid.
 
 The grid is polar around the origin, with the Riemannian volume ``sinh(sqrt(c) r) / sqrt(c) dr da`` as its weight. Its
-densities are written out here as functions of distances, so that the integral shares no law, map or transform with the
-package. The statistics of a posterior use the package's geometry.
+densities are written out here as functions of distances, so that the integral shares no distribution, map or transform
+with the package. The statistics of a posterior use the package's geometry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyro_hyperbolic.geometry import Manifold
 
 C = 2.0
 BALL = PoincareBall(C)
-LAWS = {"wrapped": hdist.WrappedNormal, "riemannian": hdist.RiemannianNormal}
+DISTRIBUTIONS = {"wrapped": hdist.WrappedNormal, "riemannian": hdist.RiemannianNormal}
 RADIAL_NODES, ANGLES, OUTERMOST = 240, 160, 12.0
 
 
@@ -58,17 +58,17 @@ class Triangulation:
 
     def __init__(
         self,
-        law: str = "wrapped",
+        distribution: str = "wrapped",
         manifold: Manifold = BALL,
         copies: int = 1,
         beta: float = 1.0,
     ) -> None:
-        self.law, self.manifold, self.beta = law, manifold, beta
+        self.distribution, self.manifold, self.beta = distribution, manifold, beta
         self.prior_loc, self.anchors = in_chart(PRIOR_LOC, manifold), in_chart(ANCHORS, manifold)
         self.distances = DISTANCES.expand(copies, -1)
 
     def prior(self) -> Any:
-        return LAWS[self.law](self.prior_loc, PRIOR_SCALE, self.manifold)
+        return DISTRIBUTIONS[self.distribution](self.prior_loc, PRIOR_SCALE, self.manifold)
 
     def likelihood(self, z: Tensor) -> Any:
         return dist.Normal(self.manifold.dist(z.unsqueeze(-2), self.anchors), NOISE).to_event(1)
@@ -82,13 +82,13 @@ class Triangulation:
         return z
 
     def guide(self, distances: Tensor | None = None) -> Tensor:
-        """One law for all of the plate."""
+        """One distribution for all of the plate."""
         copies = len(self.distances if distances is None else distances)
         with pyro.plate("data", copies), poutine.scale(scale=self.beta):
             return pyro.sample("z", free_wrapped_normal(self.prior_loc, self.manifold))
 
     def exact(self, volume: bool = True) -> Posterior:
-        return triangulation_posterior(self.law, self.beta, volume)
+        return triangulation_posterior(self.distribution, self.beta, volume)
 
 
 class Mixture:
@@ -251,12 +251,12 @@ DENSITIES = {"wrapped": wrapped, "riemannian": riemannian}
 
 
 @functools.cache
-def triangulation_posterior(law: str, beta: float = 1.0, volume: bool = True) -> Posterior:
+def triangulation_posterior(distribution: str, beta: float = 1.0, volume: bool = True) -> Posterior:
     """With ``beta`` the optimum of the bound, whose likelihood has the power ``1 / beta``."""
 
     def log_joint(z: Tensor) -> Tensor:
         log_likelihood = dist.Normal(distance(z.unsqueeze(-2), ANCHORS), NOISE).log_prob(DISTANCES).sum(-1)
-        return DENSITIES[law](distance(z, PRIOR_LOC), PRIOR_SCALE) + log_likelihood / beta
+        return DENSITIES[distribution](distance(z, PRIOR_LOC), PRIOR_SCALE) + log_likelihood / beta
 
     return Posterior(log_joint, volume)
 
@@ -282,9 +282,9 @@ def log_jacobian(z: Tensor) -> Tensor:
     return torch.log(torch.sinh(s) / s)
 
 
-def in_coordinates(law: Any) -> Callable[[Tensor], Tensor]:
-    """Log-density of a point whose normal coordinates at the origin have that law."""
-    return lambda z: law.log_prob(BALL.to_normal_coords(None, z)) - log_jacobian(z)
+def in_coordinates(distribution: Any) -> Callable[[Tensor], Tensor]:
+    """Log-density of a point whose normal coordinates at the origin have that distribution."""
+    return lambda z: distribution.log_prob(BALL.to_normal_coords(None, z)) - log_jacobian(z)
 
 
 def _outer(v: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The automatic guide of wrapped normals: its laws, its parameters, and what Pyro does with it."""
+"""The automatic guide of wrapped normals: its distributions, its parameters, and what Pyro does with it."""
 
 import math
 
@@ -25,7 +25,7 @@ LOSSES = [Trace_ELBO, TraceMeanField_ELBO, RenyiELBO, DReG_ELBO]
 
 
 @every_chart
-def test_every_latent_has_its_law_under_its_own_name(chart):
+def test_every_latent_has_its_distribution_under_its_own_name(chart):
     guide = AutoWrappedNormal(programs(chart), init_scale=0.2)
     guide(X)
     trace = poutine.trace(guide).get_trace(X)
@@ -33,11 +33,11 @@ def test_every_latent_has_its_law_under_its_own_name(chart):
     for name, shape in POINTS.items():
         assert getattr(guide.locs, name).shape == shape
         assert getattr(guide.scales, name).shape == shape
-        law = trace.nodes[name]["fn"]
-        law = law.base_dist if name == "pair" else law
-        assert isinstance(law, hdist.WrappedNormal)
-        assert law.manifold == chart
-        same(chart.dist0(law.mean), getattr(guide.locs, name).norm(dim=-1), 1e-5)
+        distribution = trace.nodes[name]["fn"]
+        distribution = distribution.base_dist if name == "pair" else distribution
+        assert isinstance(distribution, hdist.WrappedNormal)
+        assert distribution.manifold == chart
+        same(chart.dist0(distribution.mean), getattr(guide.locs, name).norm(dim=-1), 1e-5)
         assert chart.contains(trace.nodes[name]["value"]).all()
     assert isinstance(trace.nodes["shift"]["fn"], dist.Normal)
     assert trace.nodes["width"]["value"] > 0

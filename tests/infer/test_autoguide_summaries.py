@@ -31,7 +31,7 @@ from tests.infer.guided import BALL, CHARTS, POINTS, Curved, X, every_chart, pro
 
 class TestSummaries:
     @every_chart
-    def test_median_is_the_mean_of_the_law(self, chart):
+    def test_median_is_the_mean_of_the_distribution(self, chart):
         guide = AutoWrappedNormal(programs(chart), init_loc_fn=init_to_sample)
         guide(X)
         medians = guide.median()

@@ -25,14 +25,14 @@ N, G = 4, 3
 GROUP = torch.tensor([0, 2, 1, 2])
 X = torch.tensor([0.5, 1.0, 1.5, 0.7], dtype=torch.float64)
 every_chart = pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
-every_law = pytest.mark.parametrize("law", [WrappedNormal, RiemannianNormal])
+every_distribution = pytest.mark.parametrize("distribution", [WrappedNormal, RiemannianNormal])
 
 
 class Program:
     """Points in a plate, of which the distances to the origin and to each other are observed."""
 
-    def __init__(self, chart, law, groups=False):
-        self.chart, self.law, self.groups = chart, law, groups
+    def __init__(self, chart, distribution, groups=False):
+        self.chart, self.distribution, self.groups = chart, distribution, groups
         self.scale = torch.full((1,), 0.5, dtype=torch.float64)
 
     def curvature(self, loc):
@@ -44,7 +44,7 @@ class Program:
     def model(self, x=X):
         manifold = self.chart(self.curvature(torch.zeros((), dtype=torch.float64)))
         with pyro.plate("data", N):
-            z = pyro.sample("z", self.law(manifold.origin(2, torch.float64), self.scale, manifold))
+            z = pyro.sample("z", self.distribution(manifold.origin(2, torch.float64), self.scale, manifold))
             pyro.sample("x", dist.Normal(manifold.dist0(z), 0.1), obs=x)
         if not self.groups:
             pyro.deterministic("pairs", manifold.pairwise_dist(z, z))
@@ -55,7 +55,7 @@ class Program:
         manifold = self.chart(self.curvature(loc))
         v = pyro.param("v", lambda: torch.full((N, 2), 0.2, dtype=torch.float64))
         with pyro.plate("data", N):
-            pyro.sample("z", self.law(manifold.from_normal_coords(None, v), self.scale, manifold))
+            pyro.sample("z", self.distribution(manifold.from_normal_coords(None, v), self.scale, manifold))
 
 
 PROGRAMS = [
@@ -65,7 +65,7 @@ PROGRAMS = [
     Program(Lorentz, RiemannianNormal),
 ]
 every_program = pytest.mark.parametrize(
-    "program", PROGRAMS, ids=lambda p: f"{p.chart.__name__}-{p.law.__name__}-{'groups' if p.groups else 'one'}"
+    "program", PROGRAMS, ids=lambda p: f"{p.chart.__name__}-{p.distribution.__name__}-{'groups' if p.groups else 'one'}"
 )
 
 
@@ -132,11 +132,11 @@ def test_predictive(program, parallel):
     assert again["x"].shape == (5, N)
 
 
-@every_law
+@every_distribution
 @every_chart
-def test_a_predictive_of_curvatures_of_shape_one(chart, law):
+def test_a_predictive_of_curvatures_of_shape_one(chart, distribution):
     manifold = chart(torch.tensor([0.7]))
-    z = law(manifold.origin(2), 0.5, manifold).expand((N,)).sample()
+    z = distribution(manifold.origin(2), 0.5, manifold).expand((N,)).sample()
     assert manifold.pairwise_dist(z, z).shape == (N, N)
     assert manifold.frechet_mean(z).shape == z.shape[-1:]
 
@@ -155,8 +155,8 @@ def test_autoguide(program):
 class Learned:
     """As above with a learned curvature for each group, and nothing but the points drawn: a model of data."""
 
-    def __init__(self, chart, law):
-        self.chart, self.law = chart, law
+    def __init__(self, chart, distribution):
+        self.chart, self.distribution = chart, distribution
         self.raw = torch.nn.Parameter(torch.zeros(G, dtype=torch.float64))
         self.v = torch.nn.Parameter(torch.full((2,), 0.2, dtype=torch.float64))
 
@@ -166,19 +166,19 @@ class Learned:
     def model(self, x, group):
         manifold, _ = self.manifold(group)
         with pyro.plate("data", len(x)):
-            z = pyro.sample("z", self.law(manifold.origin(2, x.dtype), 1.0, manifold))
+            z = pyro.sample("z", self.distribution(manifold.origin(2, x.dtype), 1.0, manifold))
             pyro.sample("x", dist.Normal(manifold.dist0(z), 0.3), obs=x)
 
     def guide(self, x, group):
         manifold, v = self.manifold(group)
         with pyro.plate("data", len(x)):
-            pyro.sample("z", self.law(manifold.from_normal_coords(None, v * x.unsqueeze(-1)), 0.7, manifold))
+            pyro.sample("z", self.distribution(manifold.from_normal_coords(None, v * x.unsqueeze(-1)), 0.7, manifold))
 
 
-@every_law
+@every_distribution
 @every_chart
-def test_marginal_likelihood_of_groups(chart, law):
-    program = Learned(chart, law)
+def test_marginal_likelihood_of_groups(chart, distribution):
+    program = Learned(chart, distribution)
     with torch.no_grad():
         program.raw.copy_(torch.tensor([-1.0, 0.0, 0.5]))
     torch.manual_seed(0)
@@ -194,10 +194,10 @@ def test_marginal_likelihood_of_groups(chart, law):
     assert ((together - alone).abs() < 6 * error).all()
 
 
-@every_law
+@every_distribution
 @every_chart
-def test_ensemble(chart, law):
-    programs = [Learned(chart, law) for _ in range(2)]
+def test_ensemble(chart, distribution):
+    programs = [Learned(chart, distribution) for _ in range(2)]
     with torch.no_grad():
         programs[1].raw.fill_(0.5)
     ensemble = EnsembleSVI(

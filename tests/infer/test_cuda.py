@@ -22,9 +22,9 @@ TOLERANCE = 1e-4  # float32 sums in another order, over the steps of one run
 STEPS = 12
 
 
-def vae(law: str = "wrapped", chart: Any = PoincareBall, c: float = 1.0) -> HyperbolicVAE:
+def vae(distribution: str = "wrapped", chart: Any = PoincareBall, c: float = 1.0) -> HyperbolicVAE:
     pyro.set_rng_seed(1)
-    return HyperbolicVAE(chart(c), 3, 5, hidden_dim=20, prior=law, posterior=law).cuda()
+    return HyperbolicVAE(chart(c), 3, 5, hidden_dim=20, prior=distribution, posterior=distribution).cuda()
 
 
 def batches(size: int = 16) -> Tensor:
@@ -47,7 +47,7 @@ def trained(trainer: Any, model: HyperbolicVAE, loss: Any, data: Any, optim: Any
 
 
 @pytest.mark.parametrize("chart", [PoincareBall, Lorentz])
-@pytest.mark.parametrize("law", ["wrapped", "riemannian"])
+@pytest.mark.parametrize("distribution", ["wrapped", "riemannian"])
 @pytest.mark.parametrize(
     "loss",
     [
@@ -56,8 +56,8 @@ def trained(trainer: Any, model: HyperbolicVAE, loss: Any, data: Any, optim: Any
         lambda: DReG_ELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=1),
     ],
 )
-def test_captured_steps_equal_those_of_svi(chart: Any, law: str, loss: Any) -> None:
-    one, other = vae(law, chart), vae(law, chart)
+def test_captured_steps_equal_those_of_svi(chart: Any, distribution: str, loss: Any) -> None:
+    one, other = vae(distribution, chart), vae(distribution, chart)
     torch.testing.assert_close(
         trained(FastSVI, one, loss(), batches()), trained(SVI, other, loss(), batches()), rtol=TOLERANCE, atol=0
     )

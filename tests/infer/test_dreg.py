@@ -18,9 +18,9 @@ from tests.helpers import same
 from tests.infer.dreg_models import PROGRAMS, evaluated, every_count, losses
 
 pytestmark = pytest.mark.usefixtures("double")
-LAWS = [hdist.WrappedNormal, hdist.RiemannianNormal]
+DISTRIBUTIONS = [hdist.WrappedNormal, hdist.RiemannianNormal]
 CHARTS = [PoincareBall(0.7), Lorentz(0.7)]
-every_law = pytest.mark.parametrize("law", LAWS)
+every_distribution = pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 every_chart = pytest.mark.parametrize("chart", CHARTS, ids=repr)
 every_program = pytest.mark.parametrize("programs", PROGRAMS)
 
@@ -53,15 +53,17 @@ def test_gradient_of_the_model_is_that_of_the_importance_weighted_bound(programs
     assert any(not torch.allclose(gradients[name], expected[name], rtol=1e-3) for name in of_guide)
 
 
-def by_the_formula(chart, law, count, anchor):
+def by_the_formula(chart, distribution, count, anchor):
     """Minus the bound of three data and its gradient in the guide's parameters, written out for one latent each."""
     u = torch.tensor([[0.5, -0.2], [0.3, 0.9], [-1.0, 0.1]], requires_grad=True)
     scale = torch.tensor([[0.4], [0.6], [0.5]], requires_grad=True)
     torch.manual_seed(1)
-    q = law(chart.from_normal_coords(None, u), scale, chart).expand((count, 3))
+    q = distribution(chart.from_normal_coords(None, u), scale, chart).expand((count, 3))
     z = q.rsample()
-    fixed = law(chart.from_normal_coords(None, u.detach()), scale.detach(), chart)
-    log_p = law(chart.origin(2), 1.0, chart).log_prob(z) + dist.Normal(0.7, 0.3).log_prob(chart.dist(z, anchor))
+    fixed = distribution(chart.from_normal_coords(None, u.detach()), scale.detach(), chart)
+    log_p = distribution(chart.origin(2), 1.0, chart).log_prob(z) + dist.Normal(0.7, 0.3).log_prob(
+        chart.dist(z, anchor)
+    )
     log_w = log_p - fixed.log_prob(z.clone())
     bound = (log_w.logsumexp(0) - math.log(count)).sum()
     slopes = torch.autograd.grad(log_w.sum(), z, retain_graph=True)[0]
@@ -70,24 +72,24 @@ def by_the_formula(chart, law, count, anchor):
 
 
 @every_chart
-@every_law
+@every_distribution
 @pytest.mark.parametrize("count", [1, 5])
-def test_gradient_of_the_guide_is_the_formula(law, chart, count):
+def test_gradient_of_the_guide_is_the_formula(distribution, chart, count):
     anchor = chart.from_normal_coords(None, torch.tensor([1.0, 0.3]))
 
     def model():
         with pyro.plate("data", 3):
-            z = pyro.sample("z", law(chart.origin(2), 1.0, chart))
+            z = pyro.sample("z", distribution(chart.origin(2), 1.0, chart))
             pyro.sample("x", dist.Normal(chart.dist(z, anchor), 0.3), obs=0.7 * torch.ones(3))
 
     def guide():
         u = pyro.param("u", torch.tensor([[0.5, -0.2], [0.3, 0.9], [-1.0, 0.1]]))
         scale = pyro.param("scale", torch.tensor([[0.4], [0.6], [0.5]]))
         with pyro.plate("data", 3):
-            pyro.sample("z", law(chart.from_normal_coords(None, u), scale, chart))
+            pyro.sample("z", distribution(chart.from_normal_coords(None, u), scale, chart))
 
     value, gradients = evaluated(losses(count, True)[1], model, guide)
-    expected, (of_u, of_scale) = by_the_formula(chart, law, count, anchor)
+    expected, (of_u, of_scale) = by_the_formula(chart, distribution, count, anchor)
     assert value == pytest.approx(expected.item(), rel=1e-10)
     same(gradients["u"], of_u, 1e-9)
     same(gradients["scale"], of_scale, 1e-9)

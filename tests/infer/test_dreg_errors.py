@@ -17,9 +17,9 @@ pytestmark = pytest.mark.usefixtures("double")
 
 
 class TestRefusals:
-    def latent(self, law):
+    def latent(self, distribution):
         def program():
-            pyro.sample("k", law)
+            pyro.sample("k", distribution)
 
         return program
 

@@ -32,8 +32,8 @@ class TestDeterministicSites:
             z = pyro.sample("z", hdist.WrappedNormal(torch.zeros(2), width.unsqueeze(-1), PoincareBall(0.7)))
             pyro.sample("x", dist.Normal(PoincareBall(0.7).dist0(z), 0.3), obs=torch.ones(3))
 
-    def by_laws(self):
-        """What ``AutoNormal`` draws, as laws under the sites' own names."""
+    def by_distributions(self):
+        """What ``AutoNormal`` draws, as distributions under the sites' own names."""
         ball = hdist.constraints.on(PoincareBall(0.7))
         loc, scale = pyro.param("w_loc", torch.tensor(0.0)), pyro.param("w_scale", torch.tensor(0.1))
         pyro.sample("width", dist.LogNormal(loc, scale))
@@ -50,7 +50,7 @@ class TestDeterministicSites:
         dreg = losses(count, at_once)[1]
         value, gradients = evaluated(dreg, self.model, guide)
         pyro.clear_param_store()
-        other, expected = evaluated(dreg, self.model, self.by_laws)
+        other, expected = evaluated(dreg, self.model, self.by_distributions)
         assert value == pytest.approx(other, rel=1e-10)
         same(gradients["AutoNormal.locs.width"], expected["w_loc"], 1e-9)
         same(gradients["AutoNormal.locs.z"], expected["z_loc"], 1e-9)
@@ -164,9 +164,9 @@ def test_far_from_the_origin_in_single_precision():
         def guide():
             leaf, scale = pyro.param("u", u), pyro.param("scale", torch.full((2, 1), 0.5, dtype=dtype))
             with pyro.plate("data", 2):
-                law = hdist.WrappedNormal(chart.from_normal_coords(None, leaf), scale, chart)
-                law.__class__ = Known
-                pyro.sample("z", law.expand((4, 2)))
+                distribution = hdist.WrappedNormal(chart.from_normal_coords(None, leaf), scale, chart)
+                distribution.__class__ = Known
+                pyro.sample("z", distribution.expand((4, 2)))
 
         with pyro.validation_enabled(False):
             return evaluated(losses(4, True)[1], model, guide)[1]

@@ -27,11 +27,11 @@ def fresh():
     torch.manual_seed(0)
 
 
-def program(law):
+def program(distribution):
     def sample():
         scale = pyro.param("scale", torch.tensor(1.0))
         with pyro.plate("data", 3):
-            pyro.sample("z", law.mask(scale > 0))
+            pyro.sample("z", distribution.mask(scale > 0))
 
     return sample
 
@@ -143,10 +143,10 @@ def test_another_chart_is_named_to_losses_of_pyro(chart):
         Trace_ELBO().loss(model, guide)
 
 
-@pytest.mark.parametrize("law", [hdist.WrappedNormal, hdist.RiemannianNormal])
+@pytest.mark.parametrize("distribution", [hdist.WrappedNormal, hdist.RiemannianNormal])
 @pytest.mark.parametrize("c", [1.0, torch.tensor(1.0), torch.tensor(1.0, requires_grad=True)], ids=str)
-def test_laws_of_one_manifold_belong_together(law, c):
-    check_model_guide(MODEL, program(law(torch.zeros(2), 0.3, PoincareBall(c))))
+def test_distributions_of_one_manifold_belong_together(distribution, c):
+    check_model_guide(MODEL, program(distribution(torch.zeros(2), 0.3, PoincareBall(c))))
 
 
 @pytest.mark.parametrize("guide", [AutoDelta, AutoNormal, AutoMultivariateNormal, AutoWrappedNormal])

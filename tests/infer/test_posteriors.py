@@ -30,10 +30,10 @@ PROGRAMS = {
 every_program = pytest.mark.parametrize("name", PROGRAMS)
 
 
-@pytest.mark.parametrize("law", DENSITIES)
-def test_priors_have_mass_one(law):
+@pytest.mark.parametrize("distribution", DENSITIES)
+def test_priors_have_mass_one(distribution):
     nodes, log_volume = grid()
-    log_mass = (DENSITIES[law](distance(nodes, PRIOR_LOC), PRIOR_SCALE) + log_volume).logsumexp(0)
+    log_mass = (DENSITIES[distribution](distance(nodes, PRIOR_LOC), PRIOR_SCALE) + log_volume).logsumexp(0)
     assert log_mass.item() == pytest.approx(0, abs=1e-8)
 
 

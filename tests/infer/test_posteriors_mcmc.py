@@ -143,8 +143,8 @@ def _of_plain(program):
 
 def _of_reparametrised(program):
     model = poutine.reparam(program.model, {"z": NoiseReparam()})
-    law = program.prior()
-    return model, lambda u: program.manifold.from_normal_coords(law.loc, law.scale * u)
+    distribution = program.prior()
+    return model, lambda u: program.manifold.from_normal_coords(distribution.loc, distribution.scale * u)
 
 
 def _of_neutra(program):

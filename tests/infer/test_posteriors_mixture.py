@@ -99,7 +99,7 @@ def test_autoguide():
     guide = AutoMultivariateNormal(poutine.block(program.model, hide=["k"]), init_scale=0.5)
     train(program.model, guide, TraceEnum_ELBO(num_particles=128, **PLATES), steps=50)
     found, best = guide.get_posterior(), dist.MultivariateNormal(*exact.moments_at(None))
-    gap, least = (exact.divergence(in_coordinates(law)) for law in (found, best))
+    gap, least = (exact.divergence(in_coordinates(distribution)) for distribution in (found, best))
     assert gap < least + OPTIMISER
     draws = BALL.from_normal_coords(None, found.sample((4000,)))
     agrees(Found(draws, bound=(exact.log_evidence - gap, 0.0), gap=gap), program)

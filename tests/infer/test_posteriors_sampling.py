@@ -223,7 +223,9 @@ def _expected_distances(x, exact):
 def test_condition_gives_the_joint_density(name):
     program = PROGRAMS[name]
     z = exact_draws(program, 5)
-    joint = poutine.condition(Triangulation(program.law, program.manifold, copies=5).model, data={"z": z.squeeze(-2)})
+    joint = poutine.condition(
+        Triangulation(program.distribution, program.manifold, copies=5).model, data={"z": z.squeeze(-2)}
+    )
     trace = poutine.trace(joint).get_trace()
     trace.compute_log_prob()
     found = trace.nodes["z"]["log_prob"] + trace.nodes["x"]["log_prob"]

@@ -137,15 +137,15 @@ def test_loss(loss, copies):
 
 
 @pytest.mark.parametrize(
-    ("law", "manifold"),
+    ("distribution", "manifold"),
     [
         pytest.param("riemannian", HYPERBOLOID, id="Riemannian prior, hyperboloid"),
         pytest.param("riemannian", BALL, id="Riemannian prior", marks=slow),
         pytest.param("wrapped", HYPERBOLOID, id="hyperboloid", marks=slow),
     ],
 )
-def test_prior_and_chart(law, manifold):
-    training, program = Triangulation(law, manifold, COPIES), Triangulation(law, manifold)
+def test_prior_and_chart(distribution, manifold):
+    training, program = Triangulation(distribution, manifold, COPIES), Triangulation(distribution, manifold)
     train(training.model, training.guide, Trace_ELBO(), steps=30)
     found = look_at(program.model, program.guide, gap(program, "wrapped") + OPTIMISER, manifold)
     agrees(found, program)

@@ -57,14 +57,14 @@ def fresh():
     torch.manual_seed(0)
 
 
-def model(chart, law=hdist.WrappedNormal):
+def model(chart, distribution=hdist.WrappedNormal):
     anchors = chart.from_normal_coords(None, torch.tensor([[1.0, 0.4], [-0.3, 1.2], [0.5, -1.0]]))
 
     def program():
-        pyro.sample("w", law(chart.origin(1).expand(2, -1), 0.5, chart).to_event(1))
-        top = pyro.sample("top", law(chart.origin(2), 1.0, chart))
+        pyro.sample("w", distribution(chart.origin(1).expand(2, -1), 0.5, chart).to_event(1))
+        top = pyro.sample("top", distribution(chart.origin(2), 1.0, chart))
         with pyro.plate("data", 2):
-            z = pyro.sample("z", law(top, 0.5, chart))
+            z = pyro.sample("z", distribution(top, 0.5, chart))
             pyro.sample("x", dist.Normal(chart.dist(z.unsqueeze(-2), anchors), 0.5).to_event(1), obs=DISTANCES)
 
     return program
@@ -74,9 +74,9 @@ CASES = [(name, hdist.WrappedNormal) for name in GUIDES] + [("AutoMultivariateNo
 
 
 @every_chart
-@pytest.mark.parametrize(("name", "law"), CASES)
-def test_it_trains_and_predicts(name, law, chart):
-    program = model(chart, law)
+@pytest.mark.parametrize(("name", "distribution"), CASES)
+def test_it_trains_and_predicts(name, distribution, chart):
+    program = model(chart, distribution)
     guide = GUIDES[name](program)
     svi = SVI(program, guide, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO())
     steps = 12 if name == "AutoLaplaceApproximation" else 3  # which needs to be near the maximum

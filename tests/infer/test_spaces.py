@@ -40,12 +40,12 @@ TARGETS = torch.tensor([[0.8, 0.3], [-0.2, 1.1]], dtype=torch.float64)
 DISTANCES = torch.tensor([0.5, 0.9], dtype=torch.float64)
 
 
-def model_of(manifold, law=hdist.WrappedNormal):
+def model_of(manifold, distribution=hdist.WrappedNormal):
     origin = manifold.origin(2, torch.float64)
     targets = manifold.from_normal_coords(None, TARGETS)
 
     def model():
-        z = pyro.sample("z", law(origin, torch.tensor([0.8], dtype=torch.float64), manifold))
+        z = pyro.sample("z", distribution(origin, torch.tensor([0.8], dtype=torch.float64), manifold))
         pyro.sample("x", dist.Normal(manifold.dist(z.unsqueeze(-2), targets), 0.4).to_event(1), obs=DISTANCES)
 
     return model
@@ -57,7 +57,7 @@ def statistics(manifold, z):
     return manifold.dist(z.unsqueeze(-2), others)
 
 
-def grid_mean(name, law=hdist.WrappedNormal):
+def grid_mean(name, distribution=hdist.WrappedNormal):
     manifold, end = SPACES[name]
     if end is None:
         a = torch.linspace(-math.pi, math.pi, 201, dtype=torch.float64)[:-1]
@@ -71,55 +71,55 @@ def grid_mean(name, law=hdist.WrappedNormal):
         v = (r[:, None, None] * torch.stack([turn.cos(), turn.sin()], -1)).reshape(-1, 2)
         log_area = v.norm(dim=-1).log()
     z = manifold.from_normal_coords(None, v)
-    prior = law(manifold.origin(2, torch.float64), torch.tensor([0.8], dtype=torch.float64), manifold)
+    prior = distribution(manifold.origin(2, torch.float64), torch.tensor([0.8], dtype=torch.float64), manifold)
     targets = manifold.from_normal_coords(None, TARGETS)
     likelihood = dist.Normal(manifold.dist(z.unsqueeze(-2), targets), 0.4).log_prob(DISTANCES).sum(-1)
     weights = (prior.log_prob(z) + likelihood + manifold.log_det_exp(v) + log_area).softmax(0)
     return (weights.unsqueeze(-1) * statistics(manifold, z)).sum(0)
 
 
-LAWS = [hdist.WrappedNormal, hdist.RiemannianNormal]
-ROWS = [(name, law) for name in SPACES for law in LAWS]
+DISTRIBUTIONS = [hdist.WrappedNormal, hdist.RiemannianNormal]
+ROWS = [(name, distribution) for name in SPACES for distribution in DISTRIBUTIONS]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "law"), ROWS, ids=str)
-def test_nuts(name, law):
+@pytest.mark.parametrize(("name", "distribution"), ROWS, ids=str)
+def test_nuts(name, distribution):
     manifold, _ = SPACES[name]
     pyro.set_rng_seed(0)
-    mcmc = MCMC(NUTS(model_of(manifold, law)), num_samples=250, warmup_steps=100, disable_progbar=True)
+    mcmc = MCMC(NUTS(model_of(manifold, distribution)), num_samples=250, warmup_steps=100, disable_progbar=True)
     mcmc.run()
     found = statistics(manifold, mcmc.get_samples()["z"])
     # About every second draw counts.
-    error = (found.mean(0) - grid_mean(name, law)).abs()
+    error = (found.mean(0) - grid_mean(name, distribution)).abs()
     assert (error < 5 * found.std(0) / math.sqrt(125)).all()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("centered", [True, False])
-@pytest.mark.parametrize(("name", "law"), ROWS, ids=str)
-def test_reparametrised(name, law, centered):
+@pytest.mark.parametrize(("name", "distribution"), ROWS, ids=str)
+def test_reparametrised(name, distribution, centered):
     manifold, _ = SPACES[name]
     pyro.set_rng_seed(0)
     reparam = ManifoldReparam() if centered else NoiseReparam()
-    model = pyro.poutine.reparam(model_of(manifold, law), config={"z": reparam})
+    model = pyro.poutine.reparam(model_of(manifold, distribution), config={"z": reparam})
     mcmc = MCMC(NUTS(model), num_samples=250, warmup_steps=100, disable_progbar=True)
     mcmc.run()
     points = Predictive(model, mcmc.get_samples(), return_sites=["z"])()["z"]
     found = statistics(manifold, points)
-    error = (found.mean(0) - grid_mean(name, law)).abs()
+    error = (found.mean(0) - grid_mean(name, distribution)).abs()
     assert (error < 5 * found.std(0) / math.sqrt(125)).all()
 
 
-@pytest.mark.parametrize(("name", "law"), ROWS, ids=str)
-def test_density_of_coordinates(name, law):
+@pytest.mark.parametrize(("name", "distribution"), ROWS, ids=str)
+def test_density_of_coordinates(name, distribution):
     """What the chains of test_reparametrised see: the density of the point and the Jacobian of its coordinates."""
     manifold, _ = SPACES[name]
-    reparametrised = pyro.poutine.reparam(model_of(manifold, law), config={"z": ManifoldReparam()})
+    reparametrised = pyro.poutine.reparam(model_of(manifold, distribution), config={"z": ManifoldReparam()})
     for v in TARGETS:
         z = manifold.from_unconstrained(v)
         values = pyro.poutine.condition(reparametrised, {"z_coords": v})
-        expected = pyro.poutine.trace(pyro.poutine.condition(model_of(manifold, law), {"z": z})).get_trace()
+        expected = pyro.poutine.trace(pyro.poutine.condition(model_of(manifold, distribution), {"z": z})).get_trace()
         found = pyro.poutine.trace(values).get_trace()
         same(found.log_prob_sum(), expected.log_prob_sum() + manifold.log_det_unconstrained(v), 1e-12)
         same(found.nodes["z"]["value"], z, 1e-12)
@@ -169,11 +169,17 @@ DATUM = torch.randn(1, 4, dtype=torch.float64, generator=torch.Generator().manua
 
 @pytest.fixture
 def vae(request):
-    signature, k, law = request.param
+    signature, k, distribution = request.param
     torch.manual_seed(0)
     manifold = ManifoldModule(from_signature(signature, k=k), learnable=signature != "e3")
     return ManifoldVAE(
-        manifold, signature_dim(signature), 4, hidden_dim=5, likelihood="normal", prior=law, posterior=law
+        manifold,
+        signature_dim(signature),
+        4,
+        hidden_dim=5,
+        likelihood="normal",
+        prior=distribution,
+        posterior=distribution,
     ).double()
 
 

@@ -1,4 +1,4 @@
-"""The case table: one row per model. A new model, law, decoder or likelihood is new rows, and they give its tests."""
+"""The case table: one row per model. A new model, distribution, decoder or likelihood is new rows."""
 
 from __future__ import annotations
 

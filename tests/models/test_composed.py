@@ -82,10 +82,10 @@ class TestCovariates:
         net, extra = CASE.build(), CASE.kwargs["covariates"]
         z = net.prior().sample((3, 12))
         given = {"batch": torch.tensor(1), "donor": torch.tensor(2), "age": torch.tensor(0.3)}
-        law = net.decode(z, covariates=given)
-        assert law.batch_shape == (3, 12)
+        distribution = net.decode(z, covariates=given)
+        assert distribution.batch_shape == (3, 12)
         rows = {name: value.expand(12) for name, value in given.items()}
-        same(law.mean, net.decode(z, covariates=rows).mean, 1e-5)
+        same(distribution.mean, net.decode(z, covariates=rows).mean, 1e-5)
         assert extra.keys() == given.keys()
 
     def test_generation_under_conditions(self):
@@ -104,8 +104,8 @@ class TestCovariates:
         rows = trace.nodes["data"]["value"]
         z = trace.nodes["z"]["value"]
         covariates = {name: value[rows] for name, value in extra["covariates"].items()}
-        law = net.encode(x[rows], covariates=covariates, size_factors=extra["size_factors"][rows])
-        same(trace.nodes["z"]["fn"].log_prob(z), law.log_prob(z), 1e-5)
+        distribution = net.encode(x[rows], covariates=covariates, size_factors=extra["size_factors"][rows])
+        same(trace.nodes["z"]["fn"].log_prob(z), distribution.log_prob(z), 1e-5)
         replayed = poutine.trace(poutine.replay(net.model, trace=trace)).get_trace(x, subsample_size=4, **extra)
         likelihood = net.decode(z, covariates=covariates, size_factors=extra["size_factors"][rows])
         site = replayed.nodes["x"]
@@ -298,11 +298,11 @@ class TestOwnParts:
     def test_decoder_sees_one_batch(self, batch):
         net = OWN_PARTS.build()
         z = net.prior().sample(batch)
-        law = net.decode(z)
-        assert law.batch_shape == batch
-        assert law.event_shape == (1, 4, 4)
+        distribution = net.decode(z)
+        assert distribution.batch_shape == batch
+        assert distribution.event_shape == (1, 4, 4)
         if len(batch) == 2:
-            same(law.mean[1], net.decode(z[1]).mean, 1e-5)
+            same(distribution.mean[1], net.decode(z[1]).mean, 1e-5)
 
     def test_conditions_come_second(self):
         class Both(nn.Module):

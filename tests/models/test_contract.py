@@ -52,7 +52,7 @@ def traces(case, net, seed=5, particles=None):
 
 
 def by_hand(case, net, guide_trace, model_trace):
-    """log p(x | z) + log p(z) - log q(z | x) per latent for data, in all for a graph, from the laws themselves."""
+    """log p(x | z) + log p(z) - log q(z | x) per latent for data, in all for a graph, by the distributions."""
     z = guide_trace.nodes["z"]["value"].clone()
     if isinstance(case, VAECase):
         (x,) = case.args
@@ -304,8 +304,8 @@ def test_prior_scale_learns(case):
     assert net.latent.log_scale.requires_grad
     train(case, net, Trace_ELBO(), 3)
     assert net.latent.log_scale.item() != 0.0
-    law = net.prior()
-    scale = law.base_dist.scale if case.c is None else law.scale
+    distribution = net.prior()
+    scale = distribution.base_dist.scale if case.c is None else distribution.scale
     torch.testing.assert_close(scale.max(), net.latent.log_scale.exp())
 
 
@@ -313,8 +313,8 @@ def test_prior_scale_learns(case):
 def test_prior_scale_is_fixed(case):
     net = case.build()
     assert "latent.log_scale" in dict(net.named_buffers())
-    law = net.prior()
-    scale = law.base_dist.scale if case.c is None else law.scale
+    distribution = net.prior()
+    scale = distribution.base_dist.scale if case.c is None else distribution.scale
     assert scale.max().item() == pytest.approx(case.options.get("prior_scale", 1.0))
-    assert law.batch_shape == ()
-    assert law.event_shape == (case.num_coordinates,)
+    assert distribution.batch_shape == ()
+    assert distribution.event_shape == (case.num_coordinates,)

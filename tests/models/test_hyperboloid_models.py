@@ -107,9 +107,11 @@ def test_vae_learns_the_curvature_as_on_the_ball(decoder):
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("law", DISTRIBUTIONS)
-def test_vae_gives_the_same_outputs(law, decoder):
-    ball, hyperboloid = twins(lambda manifold: build_vae(manifold, decoder=decoder, prior=law, posterior=law))
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_vae_gives_the_same_outputs(distribution, decoder):
+    ball, hyperboloid = twins(
+        lambda manifold: build_vae(manifold, decoder=decoder, prior=distribution, posterior=distribution)
+    )
     x = images()
     move = hyperboloid.manifold.from_poincare
     same(hyperboloid.encode(x).mean, move(ball.encode(x).mean), 1e-9)

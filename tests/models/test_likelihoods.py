@@ -77,8 +77,8 @@ def test_density(name: str) -> None:
     likelihood, x = build(name), data(name)
     torch.manual_seed(0)
     output = torch.randn(40, *likelihood.output_shape, dtype=torch.float64)
-    law = likelihood(output)
-    law = law.to_event(len(law.batch_shape) - 1)
+    distribution = likelihood(output)
+    distribution = distribution.to_event(len(distribution.batch_shape) - 1)
     sizes = 0.5 + torch.rand(40, 1, 1, dtype=torch.float64)
     if name == "negative_binomial":
         expected = negative_binomial(likelihood, output.numpy(), x.numpy())
@@ -91,11 +91,11 @@ def test_density(name: str) -> None:
     else:
         expected = reference(name, likelihood, output.numpy(), x.numpy())
         scaled = scipy.stats.poisson((sizes * output.exp()).numpy()).logpmf(x) if name == "poisson" else None
-    same(law.log_prob(x), expected.reshape(40, -1).sum(-1), 1e-6)
+    same(distribution.log_prob(x), expected.reshape(40, -1).sum(-1), 1e-6)
     assert likelihood.takes_size_factors == (scaled is not None)
     if scaled is not None:
-        law = likelihood(output, sizes)
-        same(law.to_event(2).log_prob(x), scaled.reshape(40, -1).sum(-1), 1e-6)
+        distribution = likelihood(output, sizes)
+        same(distribution.to_event(2).log_prob(x), scaled.reshape(40, -1).sum(-1), 1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)

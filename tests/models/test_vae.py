@@ -89,7 +89,7 @@ class TestShapes:
         assert HyperbolicVAE(PoincareBall(1.0), 2, data_shape, hidden_dim=4).generate(2).shape == (2, 6)
 
 
-class TestLaws:
+class TestDistributions:
     NAMES = {"wrapped": WrappedNormal, "riemannian": RiemannianNormal}
 
     @pytest.mark.parametrize("case", HYPERBOLIC_VAES, ids=str)
@@ -348,13 +348,19 @@ def test_bad_arguments(name):
 class TestCharts:
     """The two charts are coordinates of one space: nothing that a model computes depends on the choice."""
 
-    @pytest.mark.parametrize("law", ["wrapped", "riemannian"])
+    @pytest.mark.parametrize("distribution", ["wrapped", "riemannian"])
     @pytest.mark.parametrize("decoder", ["gyroplane", "logmap", "mobius"])
     @pytest.mark.parametrize("c", [0.3, 1.4])
-    def test_same_loss_for_the_same_noise(self, c, decoder, law):
+    def test_same_loss_for_the_same_noise(self, c, decoder, distribution):
         ball, hyperboloid = (
             HyperbolicVAE(
-                chart(torch.tensor(c, dtype=torch.float64)), 2, 6, 8, prior=law, posterior=law, decoder=decoder
+                chart(torch.tensor(c, dtype=torch.float64)),
+                2,
+                6,
+                8,
+                prior=distribution,
+                posterior=distribution,
+                decoder=decoder,
             ).double()
             for chart in (PoincareBall, Lorentz)
         )
@@ -372,10 +378,12 @@ class TestFlatLimit:
 
     OPTIONS = {"latent_dim": 3, "data_shape": 6, "hidden_dim": 8, "prior_scale": 1.3}
 
-    def twins(self, c, posterior_scale="isotropic", law="wrapped"):
+    def twins(self, c, posterior_scale="isotropic", distribution="wrapped"):
         flat = EuclideanVAE(**self.OPTIONS, posterior_scale=posterior_scale).double()
         ball = PoincareBall(torch.tensor(c, dtype=torch.float64))
-        curved = HyperbolicVAE(ball, **self.OPTIONS, posterior_scale=posterior_scale, prior=law, posterior=law).double()
+        curved = HyperbolicVAE(
+            ball, **self.OPTIONS, posterior_scale=posterior_scale, prior=distribution, posterior=distribution
+        ).double()
         curved.encoder.load_state_dict(flat.encoder.state_dict())
         weight, bias = flat.decoder.network[0].weight, flat.decoder.network[0].bias
         with torch.no_grad():
@@ -396,10 +404,10 @@ class TestFlatLimit:
         x = torch.rand(10, 6, dtype=torch.float64)
         assert elbo(curved, x) == pytest.approx(elbo(flat, x), rel=tolerance)
 
-    @pytest.mark.parametrize("law", ["wrapped", "riemannian"])
+    @pytest.mark.parametrize("distribution", ["wrapped", "riemannian"])
     @pytest.mark.parametrize(("c", "tolerance"), [(0.0, 1e-10), (1e-10, 1e-8), (1e-6, 1e-4)])
-    def test_same_densities_at_the_same_point(self, c, tolerance, law):
-        flat, curved = self.twins(c, law=law)
+    def test_same_densities_at_the_same_point(self, c, tolerance, distribution):
+        flat, curved = self.twins(c, distribution=distribution)
         x = torch.rand(10, 6, dtype=torch.float64)
         z = curved.encode(x).sample()
         same(curved.prior().log_prob(z.clone()), flat.prior().log_prob(2 * z), tolerance)
@@ -424,9 +432,11 @@ class TestBound:
             terms = (posterior.log_prob(z) - vae.prior().log_prob(z)).mean(-1)
         return terms.mean().item(), terms.std().item() / math.sqrt(num_samples)
 
-    def train(self, law, num_steps, learning_rate):
+    def train(self, distribution, num_steps, learning_rate):
         data = branching_diffusion(seed=1)
-        vae = HyperbolicVAE(PoincareBall(1.0), 2, 50, 100, prior=law, posterior=law, likelihood="normal")
+        vae = HyperbolicVAE(
+            PoincareBall(1.0), 2, 50, 100, prior=distribution, posterior=distribution, likelihood="normal"
+        )
         svi = SVI(vae.model, vae.guide, Adam({"lr": learning_rate}), Trace_ELBO())
         kls, losses = [], []
         for step in range(num_steps):
@@ -436,8 +446,8 @@ class TestBound:
                 kls.append(self.kl(vae, data.train, 40))
         return vae, data, kls, losses
 
-    def check(self, law, num_steps, learning_rate):
-        _, _, kls, losses = self.train(law, num_steps, learning_rate)
+    def check(self, distribution, num_steps, learning_rate):
+        _, _, kls, losses = self.train(distribution, num_steps, learning_rate)
         assert all(math.isfinite(loss) for loss in losses)
         assert losses[0] > sum(losses[-10:]) / 10 + 3
         for mean, error in kls:
@@ -449,9 +459,9 @@ class TestBound:
         self.check("riemannian", 200, 5e-3)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("law", ["wrapped", "riemannian"])
-    def test_divergence_stays_positive_in_a_long_training(self, law):
-        self.check(law, 7000, 1e-3)
+    @pytest.mark.parametrize("distribution", ["wrapped", "riemannian"])
+    def test_divergence_stays_positive_in_a_long_training(self, distribution):
+        self.check(distribution, 7000, 1e-3)
 
 
 class TestGreyLevels:

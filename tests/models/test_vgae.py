@@ -167,8 +167,8 @@ class TestSampledNonEdges:
         vgae = EuclideanVGAE(4, torch.tensor([[0, 1]]), latent_dim=1)
         z = torch.tensor([[1.0], [2.0], [4.0], [8.0]])
         trace = poutine.trace(poutine.condition(vgae.model, data={"z": z})).get_trace(num_negatives=6000)
-        law = trace.nodes["x_negatives"]["fn"]
-        masked, logits = law.base_dist, law.base_dist.base_dist.logits
+        distribution = trace.nodes["x_negatives"]["fn"]
+        masked, logits = distribution.base_dist, distribution.base_dist.base_dist.logits
         distances = {(i, j): abs(2**i - 2**j) for i in range(4) for j in range(i)}
         for pair, distance in distances.items():
             here = torch.isclose(logits, edge_log_odds(torch.tensor(float(distance))))

@@ -158,9 +158,9 @@ def test_a_learned_sphere_may_grow_flat():
     v, expected = torch.tensor([0.3, -0.8]), torch.distributions.Normal(0.0, 0.5)
     for raw in (-10.0, -20.0, -80.0):
         nn.init.constant_(module.raw, raw)
-        for law in (WrappedNormal, RiemannianNormal):
+        for distribution in (WrappedNormal, RiemannianNormal):
             space = module()
-            log_prob = law(space.origin(2), 0.5, space).log_prob(space.from_normal_coords(None, v))
+            log_prob = distribution(space.origin(2), 0.5, space).log_prob(space.from_normal_coords(None, v))
             same(log_prob, expected.log_prob(v).sum(), 1e-4)
             (slope,) = torch.autograd.grad(log_prob, module.raw)
             assert slope.abs() < 1e-4

@@ -125,13 +125,13 @@ def test_curvature_learns_through_the_decoder(name):
     assert gradient != 0
 
 
-@pytest.mark.parametrize("law", [WrappedNormal, RiemannianNormal])
+@pytest.mark.parametrize("distribution", [WrappedNormal, RiemannianNormal])
 @pytest.mark.parametrize("c", [1e-3, 1.0, 10.0])
 @every_decoder
-def test_curvature_learns_through_law_and_decoder(name, c, law):
+def test_curvature_learns_through_distribution_and_decoder(name, c, distribution):
     manifold = ManifoldModule(PoincareBall(c), learnable=True)
     network = build_decoder(name, manifold, 2, (6,), hidden_dim=16)
-    posterior = law(manifold().expmap0(torch.randn(7, 2) / 4), torch.full((7, 1), 0.3), manifold())
+    posterior = distribution(manifold().expmap0(torch.randn(7, 2) / 4), torch.full((7, 1), 0.3), manifold())
     z = posterior.rsample()
     terms = [network(z).square().sum(), posterior.log_prob(z).sum()]
     gradients = [torch.autograd.grad(term, manifold.raw, retain_graph=True)[0] for term in terms]

@@ -1,4 +1,4 @@
-"""The radial law against the oracle, against high-precision quadrature and against its own limits."""
+"""The radial distribution against the oracle, against high-precision quadrature and against its own limits."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_integral_ratio_at_zero(dim, dtype):
 
 @dims
 @pytest.mark.parametrize("q", [1e8, 1e12])
-def test_huge_q_is_a_normal_law(dim, q):
+def test_huge_q_is_a_normal_distribution(dim, q):
     z = SCORES
     y = radial.quantile(z, torch.full_like(z, q), dim)
     expected = (dim - 1) * math.sqrt(q) + z if dim > 1 else torch.tensor(scipy.stats.chi(1).ppf(torch.special.ndtr(z)))
@@ -384,7 +384,7 @@ def test_compiles_without_a_break():
 
 @pytest.mark.parametrize("dim", [2, 20, 500])
 @pytest.mark.parametrize("q", [150.0, 576.0, 1e4])
-def test_far_law_is_gaussian_to_the_last_digit(dim: int, q: float) -> None:
+def test_far_distribution_is_gaussian_to_the_last_digit(dim: int, q: float) -> None:
     q_tensor = torch.tensor(q, dtype=torch.float64)
     mean, variance = radial.moments(q_tensor, dim)
     same(mean, (dim - 1) * q_tensor.sqrt(), 1e-14)
@@ -394,7 +394,7 @@ def test_far_law_is_gaussian_to_the_last_digit(dim: int, q: float) -> None:
     same(score, torch.full_like(score, 0.7), 1e-10)
 
 
-def test_gaussian_score_is_for_far_points_of_far_laws_only() -> None:
+def test_gaussian_score_is_for_far_points_of_far_distributions_only() -> None:
     q = torch.tensor([1e-3, 576.0, 576.0], dtype=torch.float64)
     y = torch.tensor([9000.0, 0.1, 9000.0], dtype=torch.float64)
     assert radial.gaussian_score(y, q, 500)[0].tolist() == [False, False, True]
@@ -415,7 +415,7 @@ def test_mean_log_sinhc_is_that_of_chi(dim: int, scale: float) -> None:
 
 
 def test_mean_log_sinhc_of_unequal_variances() -> None:
-    # In two dimensions the angle is uniform and the length, given it, has the Rayleigh law: two plain integrals.
+    # In two dimensions the angle is uniform and the length, given it, is Rayleigh distributed: two plain integrals.
     variances = torch.tensor([0.3, 4.0], dtype=torch.float64)
     angle = torch.arange(400, dtype=torch.float64) * (2 * math.pi / 400)
     share = (variances * torch.stack([angle.cos(), angle.sin()], -1).square()).sum(-1)

@@ -47,8 +47,8 @@ def test_regions_hold_their_share_and_are_the_smallest(options: dict[str, Any], 
 
 
 def test_areas(ax: Axes) -> None:
-    law = hdist.WrappedNormal(CENTRES[0], 0.4, PoincareBall(1.0))
-    plotting.credible_regions(law.log_prob, PoincareBall(1.0), (0.9,), ax, resolution=64, filled=True)
+    distribution = hdist.WrappedNormal(CENTRES[0], 0.4, PoincareBall(1.0))
+    plotting.credible_regions(distribution.log_prob, PoincareBall(1.0), (0.9,), ax, resolution=64, filled=True)
     (areas,) = ax.collections
     assert len(areas.get_facecolor()) == 1
     assert 0 < areas.get_facecolor()[0, 3] < 1
@@ -56,17 +56,20 @@ def test_areas(ax: Axes) -> None:
 
 def test_mistakes() -> None:
     ball = PoincareBall(1.0)
-    law = hdist.WrappedNormal(CENTRES, 0.4, ball)
+    distribution = hdist.WrappedNormal(CENTRES, 0.4, ball)
     for options, message in (
         ({"levels": (0.5, 1.0)}, "levels must lie between 0 and 1"),
         ({"levels": ()}, "levels must lie between 0 and 1"),
         ({"resolution": 1}, "resolution must be an integer of at least 2, got 1"),
         ({"extent": (1, 2)}, r"extent must be four numbers, .* got \(1, 2\)"),
         ({"view": "equidistant"}, "extent must be given in the equidistant view"),
-        ({"log_density": lambda z: law.log_prob(z.unsqueeze(-2))}, "log_density must return one value per point"),
+        (
+            {"log_density": lambda z: distribution.log_prob(z.unsqueeze(-2))},
+            "log_density must return one value per point",
+        ),
         ({"log_density": lambda z: z[:, 0] * math.nan}, "log_density must be finite"),
         ({"log_density": CENTRES}, "log_density must be a function of points, got Tensor; pass for example"),
-        ({"log_density": law}, r"must be a function of points, got WrappedNormal; .* distribution.log_prob"),
+        ({"log_density": distribution}, r"must be a function of points, got WrappedNormal; .* distribution.log_prob"),
         (
             {"log_density": hdist.WrappedNormal(CENTRES[0], 0.4, PoincareBall(0.5)).log_prob},
             r"log_density must take points of PoincareBall\(c=1.0\), got that of .* on PoincareBall\(c=0.5\)",

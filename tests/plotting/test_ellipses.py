@@ -18,21 +18,21 @@ POINTS = torch.tensor([[0.0, 0.0], [0.6, 0.1], [-0.5, 0.2]], dtype=torch.float64
 @pytest.mark.parametrize("kind", ["diagonal", "full", "riemannian"])
 def test_borders_hold_their_share(kind: str, view: str, ax: Axes) -> None:
     ball = PoincareBall(0.8)
-    laws: dict[str, Any] = {
+    distributions: dict[str, Any] = {
         "diagonal": hdist.WrappedNormal(POINTS, torch.tensor([0.5, 0.2]).double(), ball),
         "full": hdist.WrappedNormal(
             POINTS, manifold=ball, scale_tril=torch.tensor([[0.5, 0.0], [0.3, 0.2]]).double().expand(3, 2, 2)
         ),
         "riemannian": hdist.RiemannianNormal(POINTS, torch.tensor([[0.4], [0.8], [1.2]]).double(), ball),
     }
-    law = laws[kind]
-    plotting.regions(POINTS, law, ball, levels=(0.3, 0.8), ax=ax, view=view, center="mean", label="posterior")
+    distribution = distributions[kind]
+    plotting.regions(POINTS, distribution, ball, levels=(0.3, 0.8), ax=ax, view=view, center="mean", label="posterior")
     lens = lens_of(ax)
     assert lens is not None
     for share, patches in zip((0.8, 0.3), ax.collections, strict=True):
         for i, path in enumerate(patches.get_paths()):
             z = lens.back(torch.from_numpy(path.vertices[:-1]))
-            noise = law.to_noise(z.unsqueeze(1).expand(-1, 3, 2))[:, i].norm(dim=-1)
+            noise = distribution.to_noise(z.unsqueeze(1).expand(-1, 3, 2))[:, i].norm(dim=-1)
             torch.testing.assert_close(
                 noise, torch.full_like(noise, math.sqrt(-2 * math.log(1 - share))), rtol=1e-6, atol=0
             )

@@ -134,11 +134,11 @@ def test_posteriors_in_any_chart_of_the_space(chart: Manifold) -> None:
 
 def test_regions_of_gaussians() -> None:
     tril = torch.tensor([[0.4, 0.0], [0.3, 0.2]]).double()
-    for law, expected in (
+    for distribution, expected in (
         (pyro.distributions.Normal(POINTS, 0.4).to_event(1), [0.4, 0.0, 0.4]),
         (pyro.distributions.MultivariateNormal(POINTS, scale_tril=tril), [0.4, 0.3, 0.2]),
     ):
-        region = content(plotting.explore(POINTS, Euclidean(), None, scales=law))["regions"][0]
+        region = content(plotting.explore(POINTS, Euclidean(), None, scales=distribution))["regions"][0]
         found = numbers(region["tril"]).reshape(4, 3)
         np.testing.assert_allclose(found, np.tile(np.multiply(expected, math.sqrt(2 * math.log(2))), (4, 1)), rtol=1e-6)
 
@@ -165,11 +165,11 @@ def test_regions(scales: Any, expected: list[float]) -> None:
 
 def test_region_of_the_riemannian_normal_has_its_quantile() -> None:
     ball = PoincareBall(0.5)
-    law = hdist.RiemannianNormal(POINTS, torch.tensor([[0.5], [1.0], [1.5], [2.0]]).double(), ball)
-    data = content(plotting.explore(POINTS, ball, None, scales=law))
+    distribution = hdist.RiemannianNormal(POINTS, torch.tensor([[0.5], [1.0], [1.5], [2.0]]).double(), ball)
+    data = content(plotting.explore(POINTS, ball, None, scales=distribution))
     for region in data["regions"]:
         radius = torch.from_numpy(numbers(region["tril"]).reshape(4, 3)[:, 0].astype(float)) * data["unit"]
-        share = hdist.HyperbolicRadius(2, law.scale.squeeze(-1), ball.c).cdf(radius)
+        share = hdist.HyperbolicRadius(2, distribution.scale.squeeze(-1), ball.c).cdf(radius)
         torch.testing.assert_close(share, torch.full((4,), region["level"], dtype=DOUBLE), rtol=1e-5, atol=0)
 
 

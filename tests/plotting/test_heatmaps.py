@@ -11,7 +11,7 @@ from torch import Tensor
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall, plotting
 
-LAWS = {"riemannian": hdist.RiemannianNormal, "wrapped": hdist.WrappedNormal}
+DISTRIBUTIONS = {"riemannian": hdist.RiemannianNormal, "wrapped": hdist.WrappedNormal}
 
 
 def values(ax: Axes) -> tuple[Tensor, Tensor, float]:
@@ -27,22 +27,22 @@ def values(ax: Axes) -> tuple[Tensor, Tensor, float]:
 
 @pytest.mark.parametrize("c", [0.1, 1.0, 5.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_density_has_its_peak_at_the_mode_and_integrates_to_one(
     name: str, dtype: torch.dtype, c: float, ax: Axes
 ) -> None:
     ball, radius = PoincareBall(c), 1 / math.sqrt(c)
-    law = LAWS[name](torch.tensor([0.3 * radius, -0.4 * radius], dtype=dtype), 0.4 * radius, ball)
-    plotting.density(law, ax, resolution=256)
+    distribution = DISTRIBUTIONS[name](torch.tensor([0.3 * radius, -0.4 * radius], dtype=dtype), 0.4 * radius, ball)
+    plotting.density(distribution, ax, resolution=256)
     grid, nodes, area = values(ax)
     peak = nodes.reshape(-1, 2)[grid.argmax()]
-    assert float((peak - law.loc).norm()) < 2 * math.sqrt(area)
-    assert float(grid.max()) == pytest.approx(float(law.log_prob(law.loc).exp()), rel=0.01)
+    assert float((peak - distribution.loc).norm()) < 2 * math.sqrt(area)
+    assert float(grid.max()) == pytest.approx(float(distribution.log_prob(distribution.loc).exp()), rel=0.01)
     inside = ball.contains(nodes)
     mass = (grid * ball.log_volume_element(nodes).exp())[inside].sum() * area
     assert float(mass) == pytest.approx(1, abs=2e-3)
 
-    plotting.density(law, ax, lebesgue=True, resolution=256)
+    plotting.density(distribution, ax, lebesgue=True, resolution=256)
     grid, *_ = values(ax)
     assert float(grid[inside].sum() * area) == pytest.approx(1, abs=2e-3)
     assert ax.images[-1].norm.vmin == 0
@@ -58,12 +58,12 @@ def test_density_is_cut_off_at_the_border(ax: Axes) -> None:
 
 
 @pytest.mark.parametrize("c", [0.0, 1.0])
-def test_density_of_other_laws(c: float, ax: Axes) -> None:
+def test_density_of_other_distributions(c: float, ax: Axes) -> None:
     ball = PoincareBall(c)
     parts = hdist.WrappedNormal(torch.tensor([[0.5, 0.0], [-0.5, 0.2]]), 0.3, ball)
-    law = dist.MixtureSameFamily(dist.Categorical(torch.tensor([0.7, 0.3])), parts)
+    distribution = dist.MixtureSameFamily(dist.Categorical(torch.tensor([0.7, 0.3])), parts)
     state = torch.get_rng_state()
-    plotting.density(law, ax, manifold=ball, lebesgue=True, resolution=128)
+    plotting.density(distribution, ax, manifold=ball, lebesgue=True, resolution=128)
     assert torch.equal(state, torch.get_rng_state())
     grid, nodes, area = values(ax)
     assert float(grid.sum() * area) == pytest.approx(1, abs=2e-3)

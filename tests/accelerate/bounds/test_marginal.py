@@ -157,8 +157,8 @@ def wide_guide(x):
 
 
 def mixture_evidence(x):
-    law = dist.MixtureSameFamily(dist.Categorical(WEIGHTS), dist.Normal(CENTRES, math.sqrt(2)))
-    return law.log_prob(x).double()
+    distribution = dist.MixtureSameFamily(dist.Categorical(WEIGHTS), dist.Normal(CENTRES, math.sqrt(2)))
+    return distribution.log_prob(x).double()
 
 
 class TestEnumerated:
@@ -170,11 +170,11 @@ class TestEnumerated:
 
     @pytest.mark.parametrize("size", [1, 5])
     @pytest.mark.parametrize("num_samples", [1, 4])
-    def test_as_the_mixture_law_with_the_same_noise(self, num_samples, size):
+    def test_as_the_mixture_distribution_with_the_same_noise(self, num_samples, size):
         def marginal(x):
             with pyro.plate("data", len(x)):
-                law = dist.MixtureSameFamily(dist.Categorical(WEIGHTS), dist.Normal(CENTRES, 1.0))
-                z = pyro.sample("z", law)
+                distribution = dist.MixtureSameFamily(dist.Categorical(WEIGHTS), dist.Normal(CENTRES, 1.0))
+                z = pyro.sample("z", distribution)
                 pyro.sample("x", dist.Normal(z, 1.0), obs=x)
 
         x, estimates = observations(size), []
@@ -228,9 +228,9 @@ class TestEnumerated:
                 pyro.sample("x", dist.Normal(z, 1.0), obs=x)
 
         x = 2 * observations()
-        law = dist.Normal((CENTRES[:, None] + CENTRES).flatten(), math.sqrt(2))
+        distribution = dist.Normal((CENTRES[:, None] + CENTRES).flatten(), math.sqrt(2))
         weights = dist.Categorical((WEIGHTS[:, None] * WEIGHTS).flatten())
-        expected = dist.MixtureSameFamily(weights, law).log_prob(x).double()
+        expected = dist.MixtureSameFamily(weights, distribution).log_prob(x).double()
         check_close(sum_of_two, wide_guide, x, expected, chunk=10**5)
 
     def test_a_latent_that_the_guide_draws_is_not_summed_out(self):

@@ -57,10 +57,12 @@ class WithGlobal(torch.nn.Module):
             pyro.sample("z", dist.Normal(self.encoder(x).squeeze(-1), 0.5))
 
 
-def vae(law: str) -> Callable[[], Any]:
-    if law == "euclidean":
+def vae(distribution: str) -> Callable[[], Any]:
+    if distribution == "euclidean":
         return lambda: EuclideanVAE(2, 5, hidden_dim=4, likelihood="normal")
-    return lambda: HyperbolicVAE(PoincareBall(0.7), 2, 5, hidden_dim=4, likelihood="normal", prior=law, posterior=law)
+    return lambda: HyperbolicVAE(
+        PoincareBall(0.7), 2, 5, hidden_dim=4, likelihood="normal", prior=distribution, posterior=distribution
+    )
 
 
 class Counts(HyperbolicVAE):

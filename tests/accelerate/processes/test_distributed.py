@@ -134,10 +134,10 @@ def test_evaluation_with_covariates(ranks: list[dict[str, Any]]) -> None:
         assert (errors < 0.3).all()
 
 
-def vae(law: str = "wrapped") -> Any:
+def vae(distribution: str = "wrapped") -> Any:
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
-    return worker.vae(law)()
+    return worker.vae(distribution)()
 
 
 def adam() -> Any:

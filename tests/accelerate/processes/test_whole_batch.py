@@ -19,8 +19,8 @@ BALL = PoincareBall(0.7)
 LOC = BALL.expmap0(0.3 * torch.randn(TOTAL, 3, generator=torch.Generator().manual_seed(0)))
 SCALE = torch.linspace(0.5, 1.0, TOTAL).unsqueeze(-1)
 
-# Laws of rows whose noise can be found, from the rows of loc and scale.
-LAWS: dict[str, Any] = {
+# Distributions of rows whose noise can be found, from the rows of loc and scale.
+DISTRIBUTIONS: dict[str, Any] = {
     "wrapped": lambda loc, scale: hdist.WrappedNormal(loc, scale, BALL),
     "wrapped, full": lambda loc, scale: hdist.WrappedNormal(
         loc, manifold=BALL, scale_tril=scale.unsqueeze(-1) * torch.eye(3)
@@ -45,22 +45,22 @@ LAWS: dict[str, Any] = {
 }
 
 
-def draw(law: str, rows: Rows | None) -> Tensor:
-    """A draw of a law for some rows, in a plate of particles; and how far the generator went."""
+def draw(distribution: str, rows: Rows | None) -> Tensor:
+    """A draw of a distribution for some rows, in a plate of particles; and how far the generator went."""
     part = slice(None) if rows is None else slice(rows.start, rows.stop)
     torch.manual_seed(1)
     with pyro.plate("particles", PARTICLES, dim=-2), pyro.plate("data", TOTAL if rows is None else len(rows), dim=-1):
-        return pyro.sample("z", LAWS[law](LOC[part], SCALE[part]))
+        return pyro.sample("z", DISTRIBUTIONS[distribution](LOC[part], SCALE[part]))
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_rows_have_the_noise_of_the_whole_batch(law: str) -> None:
-    whole = draw(law, None)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_rows_have_the_noise_of_the_whole_batch(distribution: str) -> None:
+    whole = draw(distribution, None)
     state = torch.get_rng_state()
     for rank in range(WORLD):
         rows = Rows.share(TOTAL, rank, WORLD)
         with WholeBatch("data", rows, WORLD):
-            own = draw(law, rows)
+            own = draw(distribution, rows)
         torch.testing.assert_close(own, whole[:, rows.start : rows.stop], rtol=1e-5, atol=1e-6)
         assert torch.equal(torch.get_rng_state(), state)
 
@@ -131,13 +131,13 @@ class Shuffled(dist.Normal):
 
 @pytest.mark.parametrize("case", ERRORS)
 def test_noise_that_cannot_be_shared_is_an_error(case: str) -> None:
-    law, message = ERRORS[case]
+    distribution, message = ERRORS[case]
     with (
         pytest.raises(ValueError, match=message),
         WholeBatch("data", Rows(0, 3, 6), 2),
         pyro.plate("data", 3),
     ):
-        pyro.sample("z", law())
+        pyro.sample("z", distribution())
 
 
 def test_subsampling_inside_of_the_program_is_an_error() -> None:

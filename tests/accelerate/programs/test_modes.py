@@ -36,14 +36,14 @@ def test_constant_like_another_tensor() -> None:
     assert (made.item(), made.dtype) == (3.0, torch.float64)
 
 
-def test_a_law_with_a_plain_number_makes_no_constant_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_distribution_with_a_plain_number_makes_no_constant_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     full = torch.full
     monkeypatch.setattr(modes.torch, "full", lambda *args, **kwargs: calls.append(args) or full(*args, **kwargs))
     with ConstantsOnDevice():
-        law = Normal(torch.zeros(3), 2.0)
+        distribution = Normal(torch.zeros(3), 2.0)
     assert calls == [((), 2.0)]
-    assert law.scale.tolist() == [2.0] * 3
+    assert distribution.scale.tolist() == [2.0] * 3
 
 
 def test_other_tensors_pass() -> None:

@@ -210,8 +210,8 @@ def test_an_observed_point():
     wrapped = with_drawn_curvature(model)
     potential = initialize_model(wrapped)[1]
     for u in torch.tensor([-1.0, 0.0, 0.7]):
-        law = hdist.WrappedNormal(torch.zeros(2), 0.5, PoincareBall(u.exp()))
-        expected = -dist.Normal(0.0, 0.5).log_prob(u) - law.lebesgue_log_prob(x).sum()
+        distribution = hdist.WrappedNormal(torch.zeros(2), 0.5, PoincareBall(u.exp()))
+        expected = -dist.Normal(0.0, 0.5).log_prob(u) - distribution.lebesgue_log_prob(x).sum()
         same(potential({"c": u}), expected, 1e-5)
     # The same program without the observation.
     assert latents(wrapped, None) == {"c", "z_coords"}

@@ -39,7 +39,7 @@ FORMS = {
 every_form = pytest.mark.parametrize("form", FORMS)
 
 
-def law(chart, kind="diagonal", family=hdist.WrappedNormal):
+def distribution(chart, kind="diagonal", family=hdist.WrappedNormal):
     scale = SCALES[kind] if family is hdist.WrappedNormal else SCALES["isotropic"]
     return family(chart.from_normal_coords(None, torch.tensor([0.5, -0.8])), manifold=chart, **scale)
 
@@ -48,7 +48,7 @@ def triangulation(chart, *args):
     anchors = chart.from_normal_coords(None, torch.tensor([[1.0, 0.3], [-0.5, 1.5], [0.2, -1.0]]))
 
     def model():
-        z = pyro.sample("z", law(chart, *args))
+        z = pyro.sample("z", distribution(chart, *args))
         pyro.sample("x", dist.Normal(chart.dist(z.unsqueeze(-2), anchors), 0.5).to_event(1), obs=torch.ones(3))
 
     return model
@@ -81,7 +81,7 @@ def test_the_potential_of_hmc_is_the_same_in_other_coordinates(chart, kind):
     centred, noncentred = (initialize_model(program)[1] for program in (model, reparametrised(model)))
 
     def to_centred(noise):
-        return chart.to_normal_coords(None, law(chart, kind).from_noise(noise))
+        return chart.to_normal_coords(None, distribution(chart, kind).from_noise(noise))
 
     for noise in torch.randn(5, 2):
         jacobian = torch.autograd.functional.jacobian(to_centred, noise)
@@ -116,10 +116,10 @@ def test_every_form_draws_the_same_distribution(chart, form):
 
     def model():
         with pyro.plate("draws", 20_000):
-            return pyro.sample("z", law(chart, "isotropic", family))
+            return pyro.sample("z", distribution(chart, "isotropic", family))
 
     plain, other = (
-        torch.stack([chart.dist0(program()), chart.dist(program(), law(chart).loc)])
+        torch.stack([chart.dist0(program()), chart.dist(program(), distribution(chart).loc)])
         for program in (model, reparametrised(model, reparam))
     )
     error = (plain.var(-1) + other.var(-1)).div(20_000).sqrt()
@@ -134,7 +134,7 @@ def test_wrappers_of_every_form(chart, form):
 
     def model():
         with pyro.plate("data", 4):
-            pyro.sample("z", law(chart, "isotropic", family).expand((4, 3)).to_event(1).mask(mask))
+            pyro.sample("z", distribution(chart, "isotropic", family).expand((4, 3)).to_event(1).mask(mask))
 
     trace = poutine.trace(reparametrised(model, reparam)).get_trace()
     trace.compute_log_prob()
@@ -150,7 +150,7 @@ def test_wrappers(chart):
 
     def model(inside):
         with pyro.plate("data", 4):
-            points = law(chart).expand((4, 3, 2))
+            points = distribution(chart).expand((4, 3, 2))
             points = points.mask(mask) if inside else points
             points = points.to_event(2)
             pyro.sample("z", points if inside else points.mask(torch.tensor([True, True, False, True])))
@@ -172,14 +172,14 @@ def test_wrappers(chart):
 
 @every_chart
 def test_an_observed_site_is_left_alone(chart):
-    point = law(chart).sample()
+    point = distribution(chart).sample()
 
     def model():
-        pyro.sample("z", law(chart), obs=point)
+        pyro.sample("z", distribution(chart), obs=point)
 
     trace = poutine.trace(reparametrised(model)).get_trace()
     assert "z_base" not in trace.nodes
-    torch.testing.assert_close(trace.log_prob_sum(), law(chart).log_prob(point))
+    torch.testing.assert_close(trace.log_prob_sum(), distribution(chart).log_prob(point))
 
 
 @every_form
@@ -218,7 +218,7 @@ def test_a_start_at_the_mean(chart, form):
     guide = AutoNormal(model, init_loc_fn=init_to_mean)
     guide()
     start = poutine.condition(model, guide.median())
-    same(poutine.trace(start).get_trace().nodes["z"]["value"], law(chart).loc, 1e-9)
+    same(poutine.trace(start).get_trace().nodes["z"]["value"], distribution(chart).loc, 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -247,20 +247,20 @@ def test_any_distribution_of_points_has_coordinates():
 
 def test_an_observed_point_has_a_density_of_its_coordinates():
     ball = CHARTS[0]
-    point = law(ball).sample()
-    model = reparametrised(lambda: pyro.sample("z", law(ball), obs=point), ManifoldReparam)
-    same(poutine.trace(model).get_trace().log_prob_sum(), law(ball).lebesgue_log_prob(point), 1e-12)
+    point = distribution(ball).sample()
+    model = reparametrised(lambda: pyro.sample("z", distribution(ball), obs=point), ManifoldReparam)
+    same(poutine.trace(model).get_trace().log_prob_sum(), distribution(ball).lebesgue_log_prob(point), 1e-12)
 
 
 def test_an_observed_point_of_the_hyperboloid_is_refused():
-    point = law(CHARTS[1]).sample()
-    model = reparametrised(lambda: pyro.sample("z", law(CHARTS[1]), obs=point), ManifoldReparam)
+    point = distribution(CHARTS[1]).sample()
+    model = reparametrised(lambda: pyro.sample("z", distribution(CHARTS[1]), obs=point), ManifoldReparam)
     with pytest.raises(ValueError, match=r"site 'z' observes a point of Lorentz.* determine it"):
         model()
 
 
 @every_chart
-def test_a_law_beyond_the_coordinates_is_refused_as_by_its_sampler(chart):
+def test_a_distribution_beyond_the_coordinates_is_refused_as_by_its_sampler(chart):
     def wide(validate):
         return hdist.WrappedNormal(chart.origin(2, torch.float32), 30.0, chart, validate_args=validate)
 
