@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Iterator
 
 import pyro
@@ -12,6 +13,9 @@ from pyro.params import param_with_module_name
 from torch import Tensor, nn
 
 from pyro_hyperbolic.ops.checks import inspectable
+
+# Parameters that models have registered. What the store holds beside them was loaded, or set by hand.
+_REGISTERED: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
 
 class NamedModel(PyroModule):
@@ -23,9 +27,10 @@ class NamedModel(PyroModule):
     store holds those of other models already. It depends on the order in which models first run, and begins anew after
     ``pyro.clear_param_store()``, so the state of an optimiser fits the same program in another process.
 
-    :param name: a name of your own. Give one to a model whose parameters you load with
-        ``pyro.get_param_store().load(path)``; then ``pyro.module(name, model, update_module_params=True)`` takes what
-        was loaded. It is an error if the store holds other parameters under that name.
+    Parameters that you load with ``pyro.get_param_store().load(path)`` are taken by
+    ``pyro.module(name, model, update_module_params=True)``, before the model runs; without this call it is an error.
+
+    :param name: a name of your own. It is an error if the store holds other parameters under that name.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -46,11 +51,14 @@ class NamedModel(PyroModule):
             others = [key for key, tensor in known.items() if tensor is not None and tensor is not parameters[key]]
             if not others:
                 pyro.module(name, self)
+                _REGISTERED.update((id(parameter), parameter) for parameter in parameters.values())
                 return
+            if any(_REGISTERED.get(id(known[key])) is not known[key] for key in others):
+                break
         raise ValueError(
             f"name {name!r} is that of other parameters in Pyro's store, among them {others[0]!r}; give each model its"
-            " own name, or call pyro.clear_param_store() before a new one. If they were loaded from a file for this"
-            f" model, call pyro.module({name!r}, model, update_module_params=True)."
+            " own name, or call pyro.clear_param_store() before a new one. If they were loaded from a file or set for"
+            f" this model, call pyro.module({name!r}, model, update_module_params=True)."
         )
 
     def _check_finite(self, wanted: str, *values: Tensor) -> None:

@@ -109,19 +109,29 @@ def test_a_name_that_is_taken():
     train(other)
 
 
-def test_a_store_that_is_loaded(tmp_path):
-    vae, other = build(name="mine"), build(name="mine")
+@pytest.mark.parametrize(("given", "name"), [("mine", "mine"), (None, "HyperbolicVAE")])
+def test_a_store_that_is_loaded(tmp_path, given, name):
+    vae, other = build(name=given), build(name=given)
     train(vae)
     pyro.get_param_store().save(tmp_path / "store")
     pyro.clear_param_store()
     pyro.get_param_store().load(tmp_path / "store")
-    with pytest.raises(ValueError, match=r"pyro.module\('mine', model, update_module_params=True\)"):
+    with pytest.raises(ValueError, match=rf"pyro.module\('{name}', model, update_module_params=True\)"):
         train(other)
-    pyro.module("mine", other, update_module_params=True)
-    for name, parameter in other.named_parameters():
-        torch.testing.assert_close(parameter, vae.get_parameter(name), rtol=0, atol=0)
+    pyro.module(name, other, update_module_params=True)
+    for key, parameter in other.named_parameters():
+        torch.testing.assert_close(parameter, vae.get_parameter(key), rtol=0, atol=0)
     train(other)
-    assert names(other) == {"mine"}
+    assert names(other) == {name}
+
+
+@pytest.mark.parametrize("trainer", [SVI, FastSVI])
+def test_a_value_that_is_set_in_the_store(trainer):
+    vae = build()
+    (svi,), _ = train(vae, trainer=trainer)
+    pyro.get_param_store()["HyperbolicVAE$$$encoder.loc.bias"] = torch.zeros(2)
+    with pytest.raises(ValueError, match="loaded from a file or set for this model"):
+        svi.step(X)
 
 
 def test_a_classifier_beside_its_auto_encoder():
