@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import Node
 
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.geometry.manifold import same_curvature
@@ -53,7 +53,7 @@ class Origin(Enum):
 _OBSERVED = (
     "is given, but the curvature of {here} moves: the likelihood of observed coordinates under a curvature that moves"
     f" needs a measure that does not. {_WRAP}; where it is learned use infer.ManifoldReparam() for this site, or"
-    " lebesgue_log_prob"
+    " lebesgue_log_prob; to evaluate it at the present curvature, without derivatives, use torch.no_grad()"
 )
 _STILL = (
     "does not move with the curvature of {here}, which is differentiated: an algorithm or a guide keeps an old"
@@ -135,7 +135,9 @@ def complaint(point: Tensor, manifold: Manifold, run: Run, own: Callable[[Any], 
     if torch.compiler.is_compiling():
         return None
     marked = mark_of(point) is not None
-    moving = [c for c in manifold.curvatures if isinstance(c, Tensor) and c.requires_grad]
+    # As they enter operations: a mode that fixes parameters (DReG_ELBO has one) takes their derivatives away.
+    used = [c.view_as(c) for c in manifold.curvatures if isinstance(c, Tensor) and c.requires_grad]
+    moving = [c for c in used if c.requires_grad]
     if moving and torch.is_grad_enabled():
         if not point.requires_grad:
             return _say(_STILL, here=repr(manifold)) if marked else complaint_of_observed(manifold)
@@ -192,7 +194,9 @@ def _moves_with(point: Tensor, c: Tensor) -> bool:
 
 def _graph(tensor: Tensor) -> Iterator[Node]:
     """The operations that a tensor was computed by, from the last one to the leaves."""
-    first = get_gradient_edge(tensor).node
+    first = tensor.grad_fn if tensor.grad_fn is not None else tensor.view_as(tensor).grad_fn
+    if first is None:
+        return
     # Nodes are recognised as objects, so they are kept as long as the search lasts.
     seen, queue = {first}, deque([first])
     while queue:

@@ -130,7 +130,9 @@ def test_another_space_is_named_before_a_likelihood_sees_it(ours, theirs):
 
 
 @pytest.mark.parametrize("chart", [Lorentz(1.0), Sphere(1.0)], ids=str)
-def test_another_chart_is_named_to_losses_of_pyro(chart):
+def test_another_chart_is_an_error_of_losses_of_pyro(chart):
+    """They do not compare spaces; what has no point of its own chart is not a number."""
+
     def model():
         z = pyro.sample("z", hdist.WrappedNormal(torch.zeros(2), 1.0, BALL))
         pyro.sample("x", dist.Bernoulli(logits=BALL.dist0(z)), obs=torch.tensor(1.0))
@@ -138,9 +140,10 @@ def test_another_chart_is_named_to_losses_of_pyro(chart):
     def guide():
         pyro.sample("z", hdist.WrappedNormal(chart.origin(2), 0.1, chart))
 
-    message = rf"site 'z': the point was drawn on {type(chart).__name__}\(c=1.0\), .* ball of c = 1.0.*use one manifold"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="nan"):
         Trace_ELBO().loss(model, guide)
+    with pytest.raises(ValueError, match="use one manifold in both"):
+        check_model_guide(model, guide)
 
 
 @pytest.mark.parametrize("distribution", [hdist.WrappedNormal, hdist.RiemannianNormal])

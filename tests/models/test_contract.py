@@ -194,11 +194,12 @@ def test_condition_on_the_latents(case):
     net = case.build()
     z = net.prior().sample((case.num_latents,))
     conditioned = poutine.condition(net.model, data={"z": z})
-    trace = poutine.trace(conditioned).get_trace(*case.args, **case.kwargs)
-    assert trace.nodes["z"]["is_observed"]
-    assert trace.nodes["z"]["value"] is z
-    trace.compute_log_prob()
-    torch.testing.assert_close(trace.nodes["z"]["log_prob"], weight(net) * net.prior().log_prob(z))
+    with torch.no_grad():  # with derivatives, points are refused that do not move with a learned curvature
+        trace = poutine.trace(conditioned).get_trace(*case.args, **case.kwargs)
+        assert trace.nodes["z"]["is_observed"]
+        assert trace.nodes["z"]["value"] is z
+        trace.compute_log_prob()
+        torch.testing.assert_close(trace.nodes["z"]["log_prob"], weight(net) * net.prior().log_prob(z))
 
 
 @pytest.mark.parametrize("parallel", [False, True])
@@ -254,7 +255,7 @@ def test_a_second_model_in_the_same_process_trains_too(case):
             assert not torch.equal(parameter, state[name]), name
         # Each optimiser can say whose state it holds.
         held = optimiser.get_state()
-        assert len(held) == len(state) - len(list(net.buffers()))
+        assert len(held) == len(list(net.parameters()))
         assert {store.param_name(parameter) for parameter in net.parameters()} == held.keys()
 
 

@@ -231,6 +231,7 @@ class TestScalesOnSpheres:
 
 class TestConditioning:
     @every_vae
+    @torch.no_grad()
     def test_on_the_data(self, case):
         vae, x = case.build(), case.data()
         z = vae.prior().sample((12,))

@@ -32,7 +32,7 @@ def observations(vgae, z, **kwargs):
     """log p(A | z) of the program at given latents."""
     conditioned = poutine.condition(vgae.model, data={"z": z})
     trace = poutine.trace(conditioned).get_trace(**kwargs)
-    trace.compute_log_prob()
+    trace.compute_log_prob(lambda name, site: name.startswith("x"))
     return sum(site["log_prob_sum"] for name, site in trace.nodes.items() if name.startswith("x"))
 
 

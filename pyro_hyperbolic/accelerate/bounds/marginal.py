@@ -100,17 +100,19 @@ def log_marginal_likelihood(
     """
     check_arguments(args)
     inputs, rebuild = split_tensors(args, kwargs)
-    if is_validation_enabled():
-        first_args, first_kwargs = narrowed(args, kwargs, 0, 1)
-        with isolated(), poutine.block(), checked_run():
-            draws = poutine.trace(guide).get_trace(*first_args, **first_kwargs)
-            poutine.replay(model, trace=draws)(*first_args, **first_kwargs)
 
     def weights(batch: list[Tensor], count: int) -> Tensor:
         own_args, own_kwargs = rebuild(batch)
-        return log_weights(model, guide, own_args, own_kwargs, count)
+        with checked_run():
+            return log_weights(model, guide, own_args, own_kwargs, count)
 
-    compiled = (lambda batch: _kept(model, guide, *rebuild(batch))) if compile else None
+    def kept(batch: list[Tensor]) -> Compiled:
+        if is_validation_enabled():  # compiled code checks nothing
+            with isolated():
+                weights(batch, 1)
+        return _kept(model, guide, *rebuild(batch))
+
+    compiled = kept if compile else None
     return iwae_estimates(weights, inputs, num_samples, chunk, standard_error, progress, compiled)
 
 
