@@ -17,6 +17,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.infer import FastSVI
 from pyro_hyperbolic.models import HyperbolicVAE
 from tests.accelerate.nets import Net, adam, losses, regression, trainer
@@ -377,14 +378,23 @@ class TestWatch:
         assert record[0].filename == __file__
 
     def test_posterior_that_leaves_the_ball(self):
-        svi, (model, _, args, *_), _ = build(validate_every=3)
-        svi.step(*args)
+        ball = PoincareBall(1.0)
+
+        def model() -> None:
+            pyro.sample("z", WrappedNormal(torch.zeros(2), 1.0, ball))
+
+        def guide() -> None:
+            width = pyro.param("width", torch.tensor(0.0))
+            pyro.sample("z", WrappedNormal(torch.zeros(2), width.exp().unsqueeze(-1), ball))
+
+        svi = fast(model, guide, validate_every=3)
+        svi.step()
         with torch.no_grad():
-            model.__self__.encoder.loc.bias.fill_(60.0)
-        svi.step(*args)
-        svi.step(*args)
+            svi.named_parameters()["width"].fill_(5.0)
+        svi.step()
+        svi.step()
         with pytest.raises(ValueError, match=r"distance .* from the\s+origin.*Lorentz"):
-            svi.step(*args)
+            svi.step()
 
     def test_validation_leaves_no_trace(self):
         expected = train(FastSVI, "wrapped")
