@@ -90,7 +90,10 @@ class HypersphericalUniform(TorchDistribution):
         if self._validate_args and not value.is_meta:  # which has no values to be validated
             self._validate_sample(value)
         shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
-        return value.new_full(shape, -self.log_area)
+        density = value.new_full(shape, -self.log_area)
+        # Without validation as of the other distributions.
+        density = density.masked_fill(value.isinf().any(-1), -torch.inf)
+        return density.masked_fill(value.isnan().any(-1), torch.nan)
 
 
 def _check_expansion(old: torch.Size, new: torch.Size) -> None:

@@ -511,3 +511,10 @@ class TestErrors:
         hdist.WrappedNormal(space.origin(4), scale, space).sample()
         with pytest.raises(ValueError, match=r"on PoincareBall\(c=1\.0\).*use float64"):
             hdist.WrappedNormal(space.origin(4), scale.flip(0).clamp(max=5.0), space).sample()
+
+
+def test_uniform_without_validation():
+    value = torch.tensor([[1.0, 0.0], [torch.nan, 0.0], [torch.inf, 0.0]])
+    log_prob = hdist.HypersphericalUniform(2, validate_args=False).expand([2, 1]).log_prob(value)
+    expected = torch.tensor([-math.log(2 * math.pi), torch.nan, -torch.inf]).expand(2, 3)
+    torch.testing.assert_close(log_prob, expected, equal_nan=True)

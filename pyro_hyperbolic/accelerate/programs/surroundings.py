@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import enum
 import functools
 import inspect
@@ -9,8 +10,8 @@ import operator
 import sys
 import types
 import weakref
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import chain
 from typing import Any
 
@@ -21,6 +22,8 @@ from pyro_hyperbolic.accelerate.programs.warning import warn_user
 
 # By value, and by type: 1, 1.0 and True are equal, and programs that hold them need not be.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range)
+_CONTAINERS = (dict, list, deque, set, frozenset)
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)  # of the standard library, but what is in them is the user's
 # Objects of these are taken by identity, and of their functions no global variable is read.
 _LIBRARIES = frozenset({"torch", "pyro", "numpy", *sys.stdlib_module_names}) - {"__main__"}
 _OURS = frozenset({__name__.partition(".")[0]})
@@ -40,8 +43,9 @@ class Surroundings:
 
     - the attributes of the modules, and of other objects of the user's that are met there, and their classes';
     - the variables of an enclosing function that the programs use, the defaults of their arguments, and the global
-      variables that they, their methods and the functions called from there use by name;
-    - what lists, tuples, sets and dictionaries among these contain.
+      variables that they, their methods and the functions called from there use by name, in Python modules and
+      classes of the user's too (``settings.scale``);
+    - what lists, tuples, sets and dictionaries among these contain, and classes derived from them.
 
     Numbers, strings, ``None``, dtypes and members of an ``Enum`` count by value. All else (a tensor, an array, an
     object of torch or Pyro, a container of more than 256 entries) counts by identity: another object is seen, a change
@@ -110,7 +114,7 @@ class _Walk:
         self._written = written
         self._met: dict[int, Any] = {}  # holds what it has met, so that no other object takes the number
         self._tables: list[dict[Any, Any]] = []
-        self._lists: list[list[Any]] = []
+        self._lists: list[list[Any] | deque[Any]] = []
         self._sets: list[set[Any]] = []
         self._cells: list[Any] = []
         # Names in objects that have more of them than are of interest: global variables and attributes of classes.
@@ -152,23 +156,29 @@ class _Walk:
         if id(value) in self._met or depth > _DEEPEST:
             return _Same(value)
         self._met[id(value)] = value
-        if kind in (dict, OrderedDict, defaultdict, list, set, frozenset):
-            return kind, (self._contents(value, depth) if len(value) <= _LARGEST else (_Same(value), len(value)))
+        if isinstance(value, _CONTAINERS):
+            contents = self._contents(value, depth) if len(value) <= _LARGEST else (_Same(value), len(value))
+            return kind, contents, (self._of_object(value, depth) if _has_own_attributes(value) else ())
         if isinstance(value, functools.partial):
             return kind, tuple([self._part(x, depth + 1) for x in (value.func, value.args, value.keywords)])
         if isinstance(value, types.MethodType):
             return kind, self._part(value.__self__, depth + 1), self._part(value.__func__, depth + 1)
         if isinstance(value, types.FunctionType):
             return self._of_function(value, depth)
+        if isinstance(value, type) and not issubclass(value, enum.Enum):
+            return _Same(value), self._of_class(value, depth)
         if _has_own_attributes(value):
-            return _Same(value), self._of_attributes(value, depth), self._of_class(kind, depth)
+            return _Same(value), self._of_object(value, depth)
         return _Same(value)
+
+    def _of_object(self, value: Any, depth: int) -> Any:
+        return self._of_attributes(value, depth), self._of_slots(value, depth), self._of_class(type(value), depth)
 
     def _contents(self, container: Any, depth: int) -> Any:
         if isinstance(container, dict):
             self._tables.append(container)
             return tuple([(_hashable(name), self._part(value, depth + 1)) for name, value in container.items()])
-        if isinstance(container, list):
+        if isinstance(container, (list, deque)):
             self._lists.append(container)
             return tuple([self._part(value, depth + 1) for value in container])
         if isinstance(container, set):
@@ -176,7 +186,9 @@ class _Walk:
         return frozenset(container)
 
     def _of_attributes(self, owner: Any, depth: int) -> Any:
-        table = vars(owner)
+        table = getattr(owner, "__dict__", None)
+        if table is None:
+            return ()
         self._tables.append(table)
         parts = []
         for name, value in table.items():
@@ -184,6 +196,19 @@ class _Walk:
                 parts.append((name, self._part(value, depth + 1)))
             else:
                 parts.append((name, self._at((id(table), name), value, depth, f"{type(owner).__name__}.{name}")))
+        return tuple(parts)
+
+    def _of_slots(self, owner: Any, depth: int) -> Any:
+        names = [name for name in _slots(type(owner)) if hasattr(owner, name)]
+        return self._of_names(owner, names, depth, f"{type(owner).__name__}.")
+
+    def _of_names(self, owner: Any, names: Iterable[str], depth: int, prefix: str = "") -> Any:
+        """Of an object, or the global variables of a function, of which not all names are of interest."""
+        parts = []
+        for name in names:
+            self._owners.append(owner)
+            self._names.append(name)
+            parts.append((name, self._at((id(owner), name), _named(owner, name), depth, prefix + name)))
         return tuple(parts)
 
     def _at(self, place: Place, value: Any, depth: int, name: str) -> Any:
@@ -194,7 +219,9 @@ class _Walk:
         if place in self._written:
             return "written"
         part = self._part(value, depth + 1)
-        is_inner = isinstance(value, (types.FunctionType, types.MethodType)) or _has_own_attributes(value)
+        is_inner = isinstance(value, (types.FunctionType, types.MethodType, type)) or (
+            _has_own_attributes(value) and not isinstance(value, _CONTAINERS)
+        )
         self.parts[place] = _Same(value) if is_inner else part
         self.named[place] = name, self.parts[place]
         return part
@@ -208,27 +235,29 @@ class _Walk:
         return _Same(function), tuple(inside), defaults, self._of_globals(function, depth)
 
     def _of_globals(self, function: types.FunctionType, depth: int) -> Any:
-        table, parts = function.__globals__, []
-        for name in () if _package(function) in _LIBRARIES | _OURS else _names_read_by(function):
-            value = table.get(name)
-            if name in table and not isinstance(value, (types.ModuleType, type)):
-                self._owners.append(table)
-                self._names.append(name)
-                parts.append((name, self._at((id(table), name), value, depth, name)))
-        return tuple(parts)
+        if _package(function) in _LIBRARIES | _OURS:
+            return ()
+        table, (read, attributes) = function.__globals__, _names_read_by(function)
+        names = [name for name in read if name in table]
+        modules = [table[name] for name in names if isinstance(table[name], types.ModuleType)]
+        inside = [
+            self._of_names(vars(module), sorted(attributes & vars(module).keys()), depth, f"{module.__name__}.")
+            for module in modules
+            if _is_users(module)
+        ]
+        own = [name for name in names if not isinstance(table[name], types.ModuleType)]
+        return self._of_names(table, own, depth), tuple(inside)
 
     def _of_class(self, kind: type, depth: int) -> Any:
-        """What its methods read, and the plain values among its attributes."""
+        """What its methods read, and the values and containers among its attributes."""
         parts = []
         for owner in kind.__mro__:
-            for name, value in () if _package(owner) in _LIBRARIES | _OURS else vars(owner).items():
+            for name, value in () if _package(owner) in _LIBRARIES | _OURS else [*vars(owner).items()]:
                 function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
                 if isinstance(function, types.FunctionType):
                     parts.append((name, self._part(function, depth + 1)))
-                elif not name.startswith("__") and type(value) in _PLAIN:
-                    self._owners.append(owner)
-                    self._names.append(name)
-                    parts.append((name, (type(value), value)))
+                elif not name.startswith("__") and isinstance(value, (*_PLAIN, *_CONTAINERS, tuple, enum.Enum)):
+                    parts.extend(self._of_names(owner, [name], depth, f"{owner.__name__}."))
         return tuple(parts)
 
 
@@ -267,26 +296,42 @@ class _Same:
         return isinstance(other, _Same) and value is not None and value is other._value()
 
 
-_READ: weakref.WeakKeyDictionary[types.FunctionType, tuple[str, ...]] = weakref.WeakKeyDictionary()
+_READ: weakref.WeakKeyDictionary[types.FunctionType, tuple[tuple[str, ...], Set[str]]] = weakref.WeakKeyDictionary()
 
 
-def _names_read_by(function: types.FunctionType) -> tuple[str, ...]:
-    """The global variables of a function, in which those of functions inside of it are not."""
+def _names_read_by(function: types.FunctionType) -> tuple[tuple[str, ...], Set[str]]:
+    """The global variables and the attributes that a function reads; not those of functions inside of it."""
     if function not in _READ:
         try:
-            _READ[function] = tuple(inspect.getclosurevars(function).globals)
+            found = inspect.getclosurevars(function)
         except (TypeError, ValueError):  # a cell that is empty as yet
-            return ()
+            return (), frozenset()
+        _READ[function] = tuple(found.globals), found.unbound
     return _READ[function]
 
 
 def _has_own_attributes(value: Any) -> bool:
-    if isinstance(value, nn.Module):
+    if isinstance(value, (nn.Module, *_NAMESPACES)):
         return True
     if isinstance(value, (type, types.ModuleType, Tensor)) or _package(type(value)) in _LIBRARIES:
         return False
     table = getattr(value, "__dict__", None)
-    return type(table) is dict and len(table) <= _LARGEST
+    return bool(_slots(type(value))) if table is None else type(table) is dict and len(table) <= _LARGEST
+
+
+def _slots(kind: type) -> list[str]:
+    """The attributes that the user's classes hold beside ``__dict__``."""
+    return [
+        name
+        for owner in kind.__mro__
+        if _package(owner) not in _LIBRARIES
+        for name, member in vars(owner).items()
+        if isinstance(member, types.MemberDescriptorType)
+    ]
+
+
+def _is_users(module: types.ModuleType) -> bool:
+    return module.__name__.partition(".")[0] not in _LIBRARIES | _OURS
 
 
 def _package(value: Any) -> str:

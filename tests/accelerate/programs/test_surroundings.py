@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import enum
 import functools
+import types
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +23,7 @@ from pyro_hyperbolic.accelerate.programs.surroundings import Surroundings
 
 WIDTH: Any = 1.0
 OPTIONS = {"width": 1.0}
+MODULE: Any = types.ModuleType("settings_of_the_user")  # as after import settings_of_the_user as MODULE
 
 
 class Kind(enum.Enum):
@@ -43,6 +47,17 @@ class Slotted:
         self.width = width
 
 
+class Table(dict):
+    """A dictionary of the user's kind."""
+
+
+class Constants:
+    """Settings that nobody makes an object of."""
+
+    width = 1.0
+    widths = {"wide": 1.0}
+
+
 class Net(nn.Module):
     """Reads the width of its likelihood, which is 1 at first, in some way."""
 
@@ -59,6 +74,7 @@ class Net(nn.Module):
         self.member = Kind.NARROW
         self.settings, self.slotted = Settings(1.0), Slotted(1.0)
         self.options, self.numbers, self.names = {"width": 1.0}, [1.0], {"narrow"}
+        self.table, self.recent, self.parsed = Table(width=1.0), deque([1.0]), argparse.Namespace(width=1.0)
         self.tensor = torch.tensor(1.0)
         self.read = read
 
@@ -99,6 +115,13 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "enum": (lambda net: net.member.value, lambda net: setattr(net, "member", Kind.WIDE)),
     "object": (lambda net: net.settings.width, lambda net: setattr(net.settings, "width", 5.0)),
     "another object": (lambda net: net.slotted.width, lambda net: setattr(net, "slotted", Slotted(5.0))),
+    "slots": (lambda net: net.slotted.width, lambda net: setattr(net.slotted, "width", 5.0)),
+    "namespace": (lambda net: net.parsed.width, lambda net: setattr(net.parsed, "width", 5.0)),
+    "derived dictionary": (lambda net: net.table["width"], lambda net: net.table.update(width=5.0)),
+    "deque": (lambda net: net.recent[0], lambda net: net.recent.__setitem__(0, 5.0)),
+    "global class": (lambda net: Constants.width, lambda net: setattr(Constants, "width", 5.0)),
+    "table of a class": (lambda net: Constants.widths["wide"], lambda net: Constants.widths.update(wide=5.0)),
+    "module of Python": (lambda net: MODULE.width, lambda net: setattr(MODULE, "width", 5.0)),
     "dictionary": (lambda net: net.options["width"], lambda net: net.options.update(width=5.0)),
     "list": (lambda net: net.numbers[0], lambda net: net.numbers.__setitem__(0, 5.0)),
     "set": (lambda net: 5.0 if "wide" in net.names else 1.0, lambda net: (net.names.clear(), net.names.add("wide"))),
@@ -118,6 +141,9 @@ def _as_it_was(monkeypatch):
     monkeypatch.setitem(globals(), "WIDTH", 1.0)
     monkeypatch.setitem(OPTIONS, "width", 1.0)
     monkeypatch.setattr(Net, "width_of_class", 1.0)
+    monkeypatch.setattr(Constants, "width", 1.0)
+    monkeypatch.setitem(Constants.widths, "wide", 1.0)
+    monkeypatch.setattr(MODULE, "width", 1.0, raising=False)
 
 
 @pytest.fixture

@@ -378,17 +378,19 @@ class TestWatch:
         assert record[0].filename == __file__
 
     def test_posterior_that_leaves_the_ball(self):
-        def model():
-            pyro.sample("z", WrappedNormal(torch.zeros(2), 1.0, PoincareBall(1.0)))
+        ball = PoincareBall(1.0)
 
-        def guide():
-            loc = pyro.param("loc", torch.zeros(2))
-            pyro.sample("z", WrappedNormal(torch.zeros(2), loc.exp().sum(), PoincareBall(1.0)))
+        def model() -> None:
+            pyro.sample("z", WrappedNormal(torch.zeros(2), 1.0, ball))
 
-        svi = FastSVI(model, guide, pyro.optim.Adam({"lr": 1e-3}), Trace_ELBO(), validate_every=3)
+        def guide() -> None:
+            width = pyro.param("width", torch.tensor(0.0))
+            pyro.sample("z", WrappedNormal(torch.zeros(2), width.exp().unsqueeze(-1), ball))
+
+        svi = fast(model, guide, validate_every=3)
         svi.step()
         with torch.no_grad():
-            pyro.param("loc").fill_(4.0)
+            svi.named_parameters()["width"].fill_(5.0)
         svi.step()
         svi.step()
         with pytest.raises(ValueError, match=r"distance .* from the\s+origin.*Lorentz"):
