@@ -108,6 +108,7 @@ def test_proposals_have_the_weights_of_their_leaves(monkeypatch):
     assert shares.max() > 1.5 * shares.min()  # so that this could fail
 
 
+@pytest.mark.slow
 def test_chains_are_repeated_by_their_seed_and_move_by_their_adapted_steps():
     found = []
     for _ in range(2):

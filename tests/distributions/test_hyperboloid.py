@@ -369,7 +369,9 @@ def test_potential_energy_is_that_of_the_ball(distribution):
         same(hyperboloid, ball, 1e-9, scale=ball.abs().max())
 
 
-@pytest.mark.parametrize("autoguide", [AutoNormal, AutoMultivariateNormal, AutoDelta])
+@pytest.mark.parametrize(
+    "autoguide", [AutoNormal, *(pytest.param(g, marks=pytest.mark.slow) for g in (AutoMultivariateNormal, AutoDelta))]
+)
 def test_autoguides_do_as_on_the_ball(autoguide):
     results = []
     for chart in CHARTS.values():

@@ -76,7 +76,7 @@ def test_mean_is_not_the_average_of_coordinates():
     ("family", "manifold", "kernel"),
     [
         (dist.MixtureSameFamily, PoincareBall(1.0), NUTS),
-        (hdist.ManifoldMixture, PoincareBall(1.0), FastNUTS),
+        pytest.param(hdist.ManifoldMixture, PoincareBall(1.0), FastNUTS, marks=pytest.mark.slow),
         (hdist.ManifoldMixture, Sphere(1.0), NUTS),
     ],
 )

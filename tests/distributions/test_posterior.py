@@ -73,7 +73,7 @@ def _agrees(distribution, mean, sd, mean_error, sd_error):
 
 
 @pytest.mark.parametrize(
-    "distribution", [hdist.RiemannianNormal, pytest.param(hdist.WrappedNormal, marks=pytest.mark.slow)]
+    "distribution", [pytest.param(hdist.RiemannianNormal, marks=pytest.mark.slow), hdist.WrappedNormal]
 )
 def test_nuts_agrees_with_the_grid(distribution):
     kernel = NUTS(_model(distribution), step_size=0.5, target_accept_prob=0.7, max_tree_depth=3)

@@ -88,6 +88,7 @@ def assert_same_training(two: Path, one: Path) -> None:
         torch.testing.assert_close(ours["model"][key], value, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
 def test_two_processes_train_as_one_until_one_is_killed(
     place: Place, load_example: Callable[[str], ModuleType], digits: Path, tmp_path: Path

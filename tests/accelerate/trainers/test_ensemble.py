@@ -63,8 +63,14 @@ def same_states(modules: list[Any], states: list[dict[str, Tensor]], tolerance: 
             same(value, state[name], tolerance)
 
 
+# What differs from these in its distributions alone is no other matter for the trainer.
+QUICK = {"wrapped", "graphs", "one member", "curvatures", "learnable curvature"}
+
+
 class TestAgainstSeparateRuns:
-    @pytest.mark.parametrize("name", MEMBERS)
+    @pytest.mark.parametrize(
+        "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MEMBERS]
+    )
     def test_shared_data(self, name):
         modules = build(name)
         args = data(modules)
@@ -100,8 +106,8 @@ class TestAgainstSeparateRuns:
         ("name", "clip"),
         [
             ("wrapped", {"clip_norm": 0.5}),
-            ("wrapped", {"clip_value": 0.1}),
-            ("learnable curvature", {"clip_norm": 0.5}),
+            pytest.param("wrapped", {"clip_value": 0.1}, marks=pytest.mark.slow),
+            pytest.param("learnable curvature", {"clip_norm": 0.5}, marks=pytest.mark.slow),
             ("graph", {"clip_norm": 0.5, "clip_value": 0.1}),
         ],
     )

@@ -68,7 +68,7 @@ def ensemble(device: str, **options: Any) -> tuple[EnsembleSVI, Minibatches]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("make", [single, ensemble])
+@pytest.mark.parametrize("make", [single, pytest.param(ensemble, marks=pytest.mark.slow)])
 def test_the_losses_and_parameters_are_those_of_single_steps(make: Any, device: str, graphs: list[int]) -> None:
     """Two epochs, the last batch of each smaller."""
     svi, batches = make(device)
@@ -114,7 +114,7 @@ def test_the_first_loss_that_is_not_finite_is_named(device: str, graphs: list[in
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("make", [single, ensemble])
+@pytest.mark.parametrize("make", [single, pytest.param(ensemble, marks=pytest.mark.slow)])
 def test_validation_comes_as_often_as_in_single_steps(make: Any, device: str, graphs: list[int]) -> None:
     counts = []
     for whole in (True, False):
