@@ -9,7 +9,7 @@ from torch.distributions import biject_to, kl_divergence, transform_to
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Euclidean, PoincareBall, Product, Sphere, Stereographic
 from pyro_hyperbolic.geometry import Lorentz
-from pyro_hyperbolic.models import HyperbolicVAE
+from pyro_hyperbolic.models import ManifoldVAE
 from pyro_hyperbolic.nn import ManifoldModule
 from tests.distributions.cases import ON_THE_BALL, NormalCase
 from tests.helpers import DTYPES, LOG_PROB, same
@@ -96,7 +96,7 @@ def test_a_derived_manifold_is_one(distribution, parent):
 
 @pytest.mark.parametrize("parent", PARENTS, ids=str)
 def test_a_model_on_a_derived_manifold(parent):
-    vae = HyperbolicVAE(ManifoldModule(derived(parent), learnable=True), 2, 4, hidden_dim=5, likelihood="normal")
+    vae = ManifoldVAE(ManifoldModule(derived(parent), learnable=True), 2, 4, hidden_dim=5, likelihood="normal")
     svi = SVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
     assert svi.step(torch.randn(6, 4)) > 0
     assert type(vae.manifold).__name__ == "Own"
