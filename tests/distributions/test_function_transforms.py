@@ -139,7 +139,9 @@ def _compiled_equals_eager(distribution, backend, batch):
     assert total.isfinite().all()
 
 
-@every_distribution
+@pytest.mark.parametrize(
+    "distribution", [hdist.WrappedNormal, pytest.param(hdist.RiemannianNormal, marks=pytest.mark.slow)]
+)
 def test_compile_whole(distribution, batch):
     _compiled_equals_eager(distribution, "aot_eager", batch)
 

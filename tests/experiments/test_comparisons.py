@@ -77,6 +77,7 @@ def test_branching_diffusion_runs(options: str, tree: ModuleType, tmp_path: Path
             assert 0 < entry["negative_iwae_error"] < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", [1, 3])
 def test_branching_diffusion_resumes_bit_for_bit(
     saved: int, tree: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str]
@@ -152,6 +153,7 @@ def test_link_prediction_learns(name: str, links: ModuleType) -> None:
     assert scores[1] > scores[0] + 0.2
 
 
+@pytest.mark.slow
 def test_link_prediction_repeats_no_finished_seed(
     links: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

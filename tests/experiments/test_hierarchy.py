@@ -16,7 +16,8 @@ import torch
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
-pytestmark = pytest.mark.usefixtures("coarse_pictures")
+# A study; its short example is tested in every run.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("coarse_pictures")]
 TINY = "--num-points 30 --num-samples 500"
 DIGITS = "--mnist --data-dir {digits} --num-points 40 --num-epochs 1 --hidden-dim 8"
 

@@ -20,7 +20,8 @@ from pyro_hyperbolic.models import ManifoldVAE
 from tests.examples.comparing import equal
 from tests.helpers import same
 
-pytestmark = pytest.mark.usefixtures("coarse_pictures")
+# A study; its short example is tested in every run.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("coarse_pictures")]
 TINY = (
     "--hidden-dim 16 --batch-size 50 --learning-rate 1e-2 --num-epochs 2 --components 4 --iwae-samples 4"
     " --iwae-images 50 --fit-steps 3 --threads 1"

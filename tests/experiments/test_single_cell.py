@@ -17,7 +17,8 @@ from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import load_checkpoint
 from tests.examples.comparing import equal
 
-pytestmark = pytest.mark.usefixtures("coarse_pictures")
+# A study; its short example is tested in every run.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("coarse_pictures")]
 TINY = "--num-cells 150 --hidden-dim 8 --num-epochs 2 --iwae-samples 2 --batch-size 50"
 FILES = {"disc.png", "embedding.npz", "latent.html", "metrics.json"}
 

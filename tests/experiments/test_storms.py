@@ -13,7 +13,8 @@ import torch
 
 from pyro_hyperbolic.datasets import storms
 
-pytestmark = pytest.mark.usefixtures("coarse_pictures")
+# A study; its short example is tested in every run.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("coarse_pictures")]
 TINY = "--components 1 2 --num-steps 3 --starts 1 --warmup 1 --num-samples 4 --chains 2"
 
 
