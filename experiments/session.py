@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import nn
 from experiments.job import Job
 from experiments.progress import Progress
 from experiments.store import RunStore
+from pyro_hyperbolic.accelerate.programs.isolation import isolated
 from pyro_hyperbolic.infer import EnsembleSVI, load_checkpoint, save_checkpoint
 
 _NEVER = 1 << 60
@@ -79,7 +79,7 @@ class Session:
                 saved = time.monotonic()
         if done == num_epochs:
             # All that is left is the evaluation, for which the ensemble must be set up.
-            with aside():
+            with isolated():
                 on_batch(svi.evaluate_loss, next(iter(epoch(num_epochs))))
         return svi
 
@@ -120,17 +120,9 @@ def load_model(store: RunStore, job: Job, member: nn.Module, device: torch.devic
             " the run is finished; copy the folder models too, or train it again in another results folder."
         )
     # The generators of the run that wrote the file are not those of this one.
-    with aside():
+    with isolated():
         state = load_checkpoint(path, map_location=device)
     member.load_state_dict(state["model"])
-
-
-@contextlib.contextmanager
-def aside() -> Iterator[None]:
-    """Evaluate without changing the state of the random numbers, and without gradients."""
-    # All devices by name: without it torch warns where there are several.
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.no_grad():
-        yield
 
 
 def on_batch(function: Callable[..., Any], batch: Any, **options: Any) -> Any:
