@@ -72,6 +72,10 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
     def _log_density(self, v: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def _log_coords_density(self, v: Tensor) -> Tensor:
+        """Log-density of the normal coordinates at ``loc``, with respect to Lebesgue measure."""
+        return self._log_density(v) + self.manifold.log_det_exp(v)
+
     def _colour(self, noise: Tensor) -> Tensor:
         """Normal coordinates of a sample from white noise, both ``(..., d)``."""
         raise NotImplementedError

@@ -300,10 +300,16 @@ class WrappedNormal(ManifoldDistribution):
         return v / self.scale
 
     def _log_density(self, v: Tensor) -> Tensor:
-        constant = -0.5 * self.dim * LOG_2PI - self._half_log_det()
-        if self._winds:
-            return constant + log_windings(v, self._leaves, self._whiten, self._is_full, self._widths())
-        return constant - 0.5 * self._whiten(v).square().sum(-1) - self.manifold.log_det_exp(v)
+        if not self._winds:
+            return self._log_coords_density(v) - self.manifold.log_det_exp(v)
+        windings = log_windings(v, self._leaves, self._whiten, self._is_full, self._widths())
+        return self._log_constant() + windings
+
+    def _log_coords_density(self, v: Tensor) -> Tensor:
+        return self._log_constant() - 0.5 * self._whiten(v).square().sum(-1)
+
+    def _log_constant(self) -> Tensor:
+        return -0.5 * self.dim * LOG_2PI - self._half_log_det()
 
     @property
     def _winds(self) -> bool:

@@ -13,6 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 from pyro_hyperbolic.accelerate import private
 
+_NUMBERS = (bool, int, float)  # and no subclass: numpy's have a dtype of their own
+
 
 class Unvalidated(Messenger):
     """Distributions that were made with validation, outside of the step, do without it while this is open."""
@@ -35,7 +37,7 @@ class OutOfPlaceRandom(TorchFunctionMode):
     """torch.distributions draws some noise in place, which ``vmap`` refuses; draw it out of place.
 
     It refuses ``.data`` too, of which Pyro's enumeration reads the shape, and recurrent networks, which become loops.
-    Cross entropies it takes apart into more operations than they need.
+    A value that is set by a mask is filled in. Cross entropies it takes apart into more operations than they need.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -64,6 +66,14 @@ def _cross_entropy(logits: Tensor, target: Tensor, *args: Any, **options: Any) -
     return (1 - target) * logits + F.softplus(-logits, threshold=40)
 
 
+def _set_item(t: Tensor, index: Any, value: Any) -> None:
+    # ``t[mask] = number``, as in the densities of counts: what a mask selects has no shape that is known beforehand.
+    if isinstance(index, Tensor) and index.dtype == torch.bool and type(value) in _NUMBERS:
+        t.masked_fill_(index, value)
+    else:
+        t[index] = value
+
+
 def _unrolled(network: Any, name: str) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         if isinstance(args[2], Tensor):
@@ -78,6 +88,7 @@ _OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
     torch.Tensor.normal_: _normal,
     torch.Tensor.uniform_: _uniform,
     torch.Tensor.exponential_: _exponential,
+    torch.Tensor.__setitem__: _set_item,
     torch.Tensor.data.__get__: torch.Tensor.detach,  # type: ignore[attr-defined]  # a descriptor
     F.binary_cross_entropy_with_logits: _cross_entropy,
     torch.rnn_tanh: _unrolled(torch.rnn_tanh, "rnn_tanh_input"),
@@ -85,9 +96,6 @@ _OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
     torch.lstm: _unrolled(torch.lstm, "lstm_impl"),
     torch.gru: _unrolled(torch.gru, "gru_impl"),
 }
-
-
-_NUMBERS = (bool, int, float)  # and no subclass: numpy's have a dtype of their own
 
 
 class ConstantsOnDevice(TorchFunctionMode):

@@ -1,0 +1,279 @@
+"""A program as the energy of one vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.infer.autoguide.initialization import InitMessenger, init_to_sample, init_to_value
+from pyro.infer.mcmc.util import TraceEinsumEvaluator
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.distributions import biject_to
+
+from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
+from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.infer.match import manifold_of
+from pyro_hyperbolic.infer.reparam import ManifoldReparam
+
+Program = Callable[..., Any]
+
+_SUFFIX = f"_{ManifoldReparam.suffix}"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A latent of the program as it is sampled: a block of the vector.
+
+    :ivar shape: of its unconstrained values.
+    :ivar point: the site of points whose coordinates these are, if they are.
+    """
+
+    shape: torch.Size
+    dtype: torch.dtype
+    point: str | None = None
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
+class Energy:
+    r"""Minus the logarithm of the joint density of a program, as a function of its latents in one flat vector.
+
+    Every latent is a function of numbers without bounds, by the bijection of its support in the present run, so a
+    support may depend on other latents. Points of a manifold are written in their normal coordinates at the origin
+    (:class:`~pyro_hyperbolic.infer.ManifoldReparam`), so the curvature may be a latent too. The energy is that of these
+    numbers with respect to Lebesgue measure. Discrete sites that are marked to be enumerated are summed out.
+
+    :param model: the program, of fixed structure.
+    :param args: its arguments, like ``kwargs``.
+    """
+
+    def __init__(self, model: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args, self.kwargs = args, kwargs
+        self.program = poutine.reparam(model, _points)
+        with _Spaces(find_origin=True) as spaces:
+            first, second = self._prior_trace(), self._prior_trace()
+        self.spaces = spaces.found
+        at_origin = spaces.at_origin
+        self.program = poutine.reparam(model, lambda msg: _points(msg, msg["name"] in at_origin))
+        self.enumerated = {name for name, site in first.nodes.items() if _is_summed_out(site)}
+        self.sites = self._checked(first)
+        _compare(first, second)
+        if self._checked(second) != self.sites:
+            raise ValueError("the shapes of sites of model depend on values; give every site one shape.")
+        frames = [frame for site in first.nodes.values() for frame in site.get("cond_indep_stack", ())]
+        self._nesting = max([-frame.dim for frame in frames if frame.vectorized], default=0)
+        self._evaluator = None
+        if self.enumerated:
+            with pyro.validation_enabled(False):
+                trace = poutine.trace(self._summed()).get_trace(*args, **kwargs)
+                self._evaluator = TraceEinsumEvaluator(trace, True, self._nesting)
+        dtypes = [site.dtype for site in self.sites.values()]
+        self.dtype = max(dtypes, key=lambda dtype: torch.finfo(dtype).bits)
+        self.device = first.nodes[next(iter(self.sites))]["value"].device
+
+    @property
+    def size(self) -> int:
+        """How many numbers the latents are."""
+        return sum(site.size for site in self.sites.values())
+
+    def __call__(self, vector: Tensor) -> tuple[Tensor, dict[str, list[Tensor]]]:
+        """The energy of one vector ``(D,)``, and the curvatures of the spaces of points by site."""
+        with _Spaces() as spaces:
+            trace, log_det = self._run(vector)
+        log_joint = trace.log_prob_sum() if self._evaluator is None else self._evaluator.log_prob(trace)
+        curvatures = {
+            name: [torch.as_tensor(c, dtype=self.dtype, device=self.device) for c in space.curvatures]
+            for name, space in spaces.found.items()
+        }
+        return -(log_joint + log_det), curvatures
+
+    def values(self, vector: Tensor) -> dict[str, Tensor]:
+        """Values of the latents and of the deterministic sites of the program."""
+        trace, _ = self._run(vector)
+        hidden = self.enumerated | {name for name, site in self.sites.items() if site.point is not None}
+        sites = {name: site for name, site in trace.nodes.items() if site["type"] == "sample" and name not in hidden}
+        return {name: site["value"] for name, site in sites.items() if _is_latent(site) or _is_function(site)}
+
+    def draw(self) -> tuple[Tensor, float]:
+        """The vector of a draw from the prior, and the logarithm of its likelihood."""
+        trace = self._prior_trace()
+        with pyro.validation_enabled(False), torch.no_grad():
+            trace.compute_log_prob(lambda name, site: site["is_observed"])
+        scores = [site["log_prob_sum"] for site in trace.nodes.values() if site.get("log_prob_sum") is not None]
+        return self._vector(trace), float(sum(scores))
+
+    def vector_of(self, values: dict[str, Tensor]) -> Tensor:
+        """The vector of values of the program's own sites; those that are not given are drawn from the prior."""
+        program = InitMessenger(init_to_value(values=values, fallback=init_to_sample))(self.program)
+        with pyro.validation_enabled(False), torch.no_grad():
+            return self._vector(poutine.trace(program).get_trace(*self.args, **self.kwargs))
+
+    def culprit(self, vector: Tensor) -> str:
+        """The site whose density at a vector is 0 or not a number, for an error message."""
+        with pyro.validation_enabled(False), torch.no_grad():
+            trace, _ = self._run(vector)
+            trace.compute_log_prob()
+        for name, site in trace.nodes.items():
+            if site["type"] == "sample" and not bool(torch.as_tensor(site["log_prob_sum"]).isfinite()):
+                return f"site {name!r}"
+        return "the program"
+
+    def columns(self, name: str) -> Tensor:
+        """Where the coordinates of a site are in a vector, with the shape of the site."""
+        start = 0
+        for other, site in self.sites.items():
+            if other == name:
+                return torch.arange(start, start + site.size, device=self.device).reshape(site.shape)
+            start += site.size
+        raise KeyError(name)
+
+    def _vector(self, trace: Any) -> Tensor:
+        parts = [_bijection(trace.nodes[name]["fn"]).inv(trace.nodes[name]["value"]) for name in self.sites]
+        return torch.cat([part.detach().reshape(-1).to(self.dtype) for part in parts])
+
+    def _run(self, vector: Tensor) -> tuple[Any, Any]:
+        parts = vector.split([site.size for site in self.sites.values()])
+        numbers = {
+            name: part.reshape(site.shape).to(site.dtype)
+            for (name, site), part in zip(self.sites.items(), parts, strict=True)
+        }
+        with poutine.trace() as tracer, _Assigned(numbers) as assigned:
+            self._summed()(*self.args, **self.kwargs)
+        return tracer.trace, assigned.log_det
+
+    def _summed(self) -> Program:
+        if not self.enumerated:
+            return self.program
+        return poutine.enum(self.program, first_available_dim=-1 - self._nesting)
+
+    def _prior_trace(self) -> Any:
+        with pyro.validation_enabled(False), torch.no_grad():
+            return poutine.trace(self.program).get_trace(*self.args, **self.kwargs)
+
+    def _checked(self, trace: Any) -> dict[str, Site]:
+        sites = {}
+        for name, site in trace.nodes.items():
+            if site["type"] != "sample":
+                continue
+            if site_is_subsample(site) and (site["fn"].subsample_size or site["fn"].size) < site["fn"].size:
+                raise ValueError(
+                    f"plate {name!r} of model draws a subsample, so that the posterior would be another one in each"
+                    " step; give it all of its data."
+                )
+            if _is_latent(site) and not _is_summed_out(site):
+                _check_site(name, site)
+                value = _bijection(site["fn"]).inv(site["value"])
+                point = name.removesuffix(_SUFFIX)
+                is_coords = point != name and point in trace.nodes
+                sites[name] = Site(value.shape, value.dtype, point if is_coords else None)
+        if not sites:
+            raise ValueError("model has no continuous latent, so there is nothing to sample.")
+        return sites
+
+
+def _check_site(name: str, site: Any) -> None:
+    if isinstance(base_distribution(site["fn"]), dist.ImproperUniform):
+        raise ValueError(
+            f"site {name!r} has an improper prior, of which nothing can be drawn and under which the posterior may not"
+            " exist; use a proper one, such as a wide Normal."
+        )
+    if site["fn"].support.is_discrete:
+        raise ValueError(
+            f"site {name!r} is discrete and is not enumerated; sum it out, with infer={{'enumerate': 'parallel'}} in"
+            " its pyro.sample or with pyro.infer.config_enumerate(model, 'parallel')."
+        )
+
+
+def _compare(first: Any, second: Any) -> None:
+    """Refuse a program whose sites depend on values."""
+    before, after = ([(name, site["type"]) for name, site in trace.nodes.items()] for trace in (first, second))
+    if before != after:
+        changed = sorted({name for name, _ in before} ^ {name for name, _ in after}) or [before[0][0]]
+        raise ValueError(
+            f"the structure of model depends on values: site {changed[0]!r} is not there, or not in the same place, in"
+            " every run; write the alternatives as one program of fixed structure, or use pyro.infer.Importance."
+        )
+
+
+def _points(msg: Any, at_origin: bool = False) -> ManifoldReparam | None:
+    """The strategy: latent points are drawn by their normal coordinates."""
+    if msg["is_observed"] or manifold_of(base_distribution(msg["fn"])) is None:
+        return None
+    return ManifoldReparam(at_origin)
+
+
+def _bijection(distribution: Any) -> Any:
+    return biject_to(distribution.support)
+
+
+def _is_latent(site: Any) -> bool:
+    return site["type"] == "sample" and not site["is_observed"] and not site_is_subsample(site)
+
+
+def _is_summed_out(site: Any) -> bool:
+    return _is_latent(site) and site["infer"].get("enumerate") == "parallel"
+
+
+def _is_function(site: Any) -> bool:
+    """Whether a site is deterministic, which a reparametrised one is too."""
+    return isinstance(base_distribution(site["fn"]), dist.Delta)
+
+
+class _Assigned(Messenger):
+    """Gives latents the values of numbers without bounds, and sums the logarithms of the Jacobians."""
+
+    def __init__(self, numbers: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.numbers = numbers
+        self.log_det: Any = 0.0
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["name"] not in self.numbers or msg["is_observed"]:
+            return
+        number = self.numbers[msg["name"]]
+        transform = _bijection(msg["fn"])
+        msg["value"] = transform(number)
+        msg["done"] = True
+        self.log_det = self.log_det + transform.log_abs_det_jacobian(number, msg["value"]).sum()
+
+
+class _Spaces(Messenger):
+    """Notes the spaces of points, and which of their distributions are centred at the origin in every run.
+
+    :ivar found: by site.
+    :param find_origin: whether to look for the latter, which reads values.
+    """
+
+    def __init__(self, find_origin: bool = False) -> None:
+        super().__init__()
+        self._find_origin = find_origin
+        self.found: dict[str, Manifold] = {}
+        self._elsewhere: set[str] = set()
+
+    @property
+    def at_origin(self) -> set[str]:
+        """The sites of the latter, where geodesics do not close."""
+        return self.found.keys() - self._elsewhere
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        coords = base_distribution(msg["fn"])
+        if not msg["name"].endswith(_SUFFIX) or not hasattr(coords, "distribution"):
+            return
+        name, space, inner = msg["name"].removesuffix(_SUFFIX), coords.manifold, coords.distribution
+        self.found[name] = space
+        if not self._find_origin or name in self._elsewhere:
+            return
+        is_plain = isinstance(inner, ManifoldDistribution) and not space.geodesics_close
+        if not is_plain or bool(space.to_normal_coords(None, inner.loc).any()):
+            self._elsewhere.add(name)

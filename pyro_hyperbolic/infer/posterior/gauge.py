@@ -1,0 +1,122 @@
+r"""Rotations that a posterior does not see.
+
+If the energy does not change when all points are rotated or mirrored together, chains turn against each other for ever,
+and a metric that is learned from all of them is blurred. Nothing of interest is lost by a term that prefers one
+orientation, as long as it is a function of the orientation alone. With reference points :math:`r_i` let
+
+.. math:: M(v) = \sum_i v_i r_i^T = Q(v)\,T(v), \qquad U_0(v) = -\kappa \operatorname{tr} Q(v)
+
+with ``Q`` orthogonal and ``T`` triangular. :math:`Q(Rv) = R\,Q(v)`, so the integral of :math:`e^{-U_0}` over the
+rotations of ``v`` is the same number for every ``v``: every function that rotations leave alone has its distribution
+without the term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# The standard deviation of an angle is about 1 / sqrt(2 kappa).
+KAPPA = 50.0
+
+
+@dataclass
+class Block:
+    """All sites whose numbers are vectors of one dimension, and the terms that hold the orientation of some of them.
+
+    There are as many terms as sites, since each may turn by itself. A term that is not needed has the weight 0.
+
+    :ivar names: of the sites.
+    :ivar columns: where their numbers are in a vector, ``(N, d)``.
+    :ivar rows: of ``columns``, by site.
+    :ivar reference: ``(G, N, d)``, where ``G`` is the number of sites.
+    :ivar weight: ``(G,)``.
+    :ivar free: the groups of sites that turn together.
+    """
+
+    names: tuple[str, ...]
+    columns: Tensor
+    rows: tuple[slice, ...]
+    reference: Tensor
+    weight: Tensor
+    free: list[tuple[str, ...]]
+
+    def term(self, vector: Tensor, reference: Tensor, weight: Tensor) -> Tensor:
+        r""":math:`U_0` of one vector ``(D,)``."""
+        m = torch.einsum("na,gnb->gba", vector[self.columns], reference)
+        axes: list[Tensor] = []
+        for row in m.unbind(-2):
+            for axis in axes:
+                row = row - (row * axis).sum(-1, keepdim=True) * axis
+            axes.append(row / (row.square().sum(-1, keepdim=True) + torch.finfo(row.dtype).tiny).sqrt())
+        return -(weight * torch.stack([axis[..., k] for k, axis in enumerate(axes)]).sum(0)).sum()
+
+    def hold(self, energy: Callable[[Tensor], Tensor], vectors: Tensor, best: Tensor) -> None:
+        """Find what turns freely at vectors ``(P, D)``, and hold it as it lies in ``best`` ``(D,)``."""
+        self.weight, self.free = torch.zeros_like(self.weight), []
+        together = slice(0, len(self.columns))
+        if self._is_free(energy, vectors, together):
+            self._hold(0, together, self.names, best)
+            return
+        for number, (name, rows) in enumerate(zip(self.names, self.rows, strict=True)):
+            if len(self.names) > 1 and self._is_free(energy, vectors, rows):
+                self._hold(number, rows, (name,), best)
+
+    def _hold(self, number: int, rows: slice, names: tuple[str, ...], best: Tensor) -> None:
+        points = best[self.columns[rows]]
+        # The longest axis first: the first one decides how much noise the orientation has.
+        reference = points @ torch.linalg.svd(points, full_matrices=False).Vh.mT
+        self.reference, self.weight = self.reference.clone(), self.weight.clone()
+        self.reference[number] = 0.0
+        self.reference[number, rows] = reference / reference.square().mean().sqrt()
+        self.weight[number] = KAPPA
+        self.free.append(names)
+
+    def _is_free(self, energy: Callable[[Tensor], Tensor], vectors: Tensor, rows: slice) -> bool:
+        columns = self.columns[rows]
+        dim = columns.shape[-1]
+        if len(columns) < dim:
+            return False  # fewer points than dimensions have no orientation
+        q, _ = torch.linalg.qr(torch.randn(len(vectors), dim, dim, dtype=vectors.dtype, device=vectors.device))
+        turned = vectors.clone()
+        turned[:, columns] = torch.einsum("pab,pnb->pna", q, vectors[:, columns])
+        before, after = energy(vectors), energy(turned)
+        known = before.isfinite()
+        tolerance = torch.finfo(vectors.dtype).eps ** 0.4 * (1 + before.abs())
+        return bool(known.any()) and bool(((before - after).abs() <= tolerance)[known].all())
+
+    def turned(self, vectors: Tensor) -> Tensor:
+        """The vectors ``(P, D)``, with all that is free in the orientation that is preferred."""
+        out = vectors.clone()
+        for number in self.weight.nonzero().flatten().tolist():
+            m = torch.einsum("pna,nb->pab", vectors[:, self.columns], self.reference[number])
+            q, t = torch.linalg.qr(m)
+            q = q * torch.where(t.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).unsqueeze(-2)
+            columns = self.columns[self.reference[number].any(-1)]
+            out[:, columns] = torch.einsum("pba,pnb->pna", q, vectors[:, columns])
+        return out
+
+
+def blocks(shapes: dict[str, torch.Size], like: Tensor) -> list[Block]:
+    """The sites whose numbers may be vectors, by dimension."""
+    found: dict[int, list[tuple[str, Tensor]]] = {}
+    start = 0
+    for name, shape in shapes.items():
+        if len(shape) >= 1 and shape[-1] >= 2:
+            columns = torch.arange(start, start + shape.numel(), device=like.device).reshape(-1, shape[-1])
+            found.setdefault(shape[-1], []).append((name, columns))
+        start += shape.numel()
+    out = []
+    for dim, sites in found.items():
+        columns = torch.cat([c for _, c in sites])
+        if len(columns) < dim:
+            continue
+        ends = torch.tensor([len(c) for _, c in sites]).cumsum(0).tolist()
+        rows = tuple(slice(end - len(c), end) for end, (_, c) in zip(ends, sites, strict=True))
+        reference = torch.randn(len(sites), len(columns), dim, dtype=like.dtype, device=like.device)
+        names = tuple(name for name, _ in sites)
+        out.append(Block(names, columns, rows, reference, torch.zeros_like(reference[:, 0, 0]), []))
+    return out
