@@ -20,6 +20,7 @@ from pyro_hyperbolic.accelerate import (
 from pyro_hyperbolic.infer.autoguide import AutoWrappedNormal
 from pyro_hyperbolic.infer.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.match import check_model_guide, check_sites, checked_points
+from pyro_hyperbolic.infer.posterior import Posterior
 from pyro_hyperbolic.infer.reparam import DrawnCurvature, ManifoldReparam, NoiseReparam, with_drawn_curvature
 
 register_check(checked_points, check_sites)
@@ -36,6 +37,7 @@ __all__ = [
     "ManifoldReparam",
     "Minibatches",
     "NoiseReparam",
+    "Posterior",
     "check_model_guide",
     "load_checkpoint",
     "log_marginal_likelihood",
