@@ -47,12 +47,12 @@ class Sweep:
 
     :ivar acceptance: probabilities ``(P,)``.
     :ivar diverged: ``(P,)``.
-    :ivar steps: of the trajectory.
+    :ivar energy: of place and momentum at the start ``(P,)``.
     """
 
     acceptance: Tensor
     diverged: Tensor
-    steps: int
+    energy: Tensor
 
 
 class Metric:
@@ -90,12 +90,7 @@ class Metric:
         spread = weight * torch.cov(self.whitened(draws).mT) + (1 - weight) * eye
         g = self.transposed(gradients)
         force = weight * g.mT @ g / len(g) + (1 - weight) * eye
-        if MODE == "cov":
-            mean = spread
-        elif MODE == "grad":
-            mean = torch.linalg.inv(force)
-        else:
-            mean = geometric_mean(spread, force)
+        mean = geometric_mean(spread, force)
         root, info = torch.linalg.cholesky_ex(mean)
         return self if bool(info) else Metric(self.root @ root)
 
@@ -107,10 +102,6 @@ def geometric_mean(a: Tensor, b: Tensor) -> Tensor:
     inverse = torch.linalg.inv(root)
     values, vectors = torch.linalg.eigh(root @ a @ root)
     return inverse @ (vectors * values.clamp(min=0).sqrt()) @ vectors.mT @ inverse
-
-
-import os
-MODE = os.environ.get("METRIC", "geo")
 
 
 def trajectories(gradients: Gradients, start: State, metric: Metric, size: float, steps: int) -> tuple[State, Sweep]:
@@ -126,7 +117,7 @@ def trajectories(gradients: Gradients, start: State, metric: Metric, size: float
     probability = (-error).clamp(max=0).exp()
     # Where an energy is infinite a gradient may be nan: such a proposal is never taken.
     accepted = (torch.rand_like(probability) < probability) & now.gradient.isfinite().all(-1)
-    return start.taken(now, accepted), Sweep(probability, error > _LARGEST_ERROR, steps)
+    return start.taken(now, accepted), Sweep(probability, error > _LARGEST_ERROR, before)
 
 
 class StepSize:
@@ -157,5 +148,5 @@ def drawn(length: float, size: float) -> tuple[float, int]:
     drawn around the given one, so that no period of the motion is met each time.
     """
     few, share, least = torch.rand(3).tolist()
-    own = size * least ** 0.5 if few < _SMALL else size
+    own = size * least**0.5 if few < _SMALL else size
     return own, max(1, min(_MOST_STEPS, round((0.6 + 0.8 * share) * length / size)))

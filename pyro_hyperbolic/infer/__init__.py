@@ -20,7 +20,7 @@ from pyro_hyperbolic.accelerate import (
 from pyro_hyperbolic.infer.autoguide import AutoWrappedNormal
 from pyro_hyperbolic.infer.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.match import check_model_guide, check_sites, checked_points
-from pyro_hyperbolic.infer.posterior import Posterior
+from pyro_hyperbolic.infer.posterior import Posterior, sample_posterior
 from pyro_hyperbolic.infer.reparam import DrawnCurvature, ManifoldReparam, NoiseReparam, with_drawn_curvature
 
 register_check(checked_points, check_sites)
@@ -42,6 +42,7 @@ __all__ = [
     "load_checkpoint",
     "log_marginal_likelihood",
     "process_group",
+    "sample_posterior",
     "save_checkpoint",
     "with_drawn_curvature",
 ]

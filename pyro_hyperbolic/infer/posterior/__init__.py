@@ -1,5 +1,15 @@
-"""What a sampler found, as :class:`Posterior`.
+"""Posteriors by many chains at once, and what they found.
 
+``energy``, ``target``
+    A program as the energy of a vector of numbers without bounds, and of many such vectors in one compiled function.
+``gauge``
+    What turns freely, and terms of the energy that hold it.
+``fits``, ``start``
+    Many fits at once, and where chains begin.
+``moves``
+    Metropolis steps to other arrangements of points.
+``sampler``
+    ``sample_posterior`` puts these together, around the trajectories of :mod:`pyro_hyperbolic.accelerate.hmc`.
 ``record``
     The fields that a sampler hands over.
 ``diagnostics``
@@ -17,5 +27,6 @@
 """
 
 from pyro_hyperbolic.infer.posterior.result import Posterior
+from pyro_hyperbolic.infer.posterior.sampler import sample_posterior
 
-__all__ = ["Posterior"]
+__all__ = ["Posterior", "sample_posterior"]

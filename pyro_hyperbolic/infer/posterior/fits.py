@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -49,17 +47,3 @@ def root_of_inverse(matrix: Tensor) -> Tensor:
     """
     values, vectors = torch.linalg.eigh(matrix)
     return vectors * values.abs().clamp(min=1.0).rsqrt()
-
-
-def normal_draws(gradients: Gradients, vector: Tensor, root: Tensor, count: int) -> tuple[Tensor, float, float]:
-    """Draws of the normal approximation at a fit, their excess energy, and the logarithm of its evidence.
-
-    An excess near 1 is that of a normal distribution; far from it the approximation says nothing about the posterior.
-    A fit of small evidence is the tip of a funnel, where there is no mass.
-    """
-    noise = torch.randn(count, len(vector), dtype=vector.dtype, device=vector.device)
-    draws = vector + noise @ root.mT
-    (lowest, *_), _ = gradients(vector.expand(count, -1).contiguous())
-    excess = (gradients(draws)[0] - lowest) / (0.5 * noise.square().sum(-1))
-    evidence = 0.5 * len(vector) * math.log(2 * math.pi) + torch.linalg.slogdet(root).logabsdet - lowest
-    return draws, excess.nan_to_num(math.inf).median().item(), evidence.item()

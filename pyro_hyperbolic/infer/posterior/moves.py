@@ -1,16 +1,25 @@
 r"""Moves from one arrangement of points to another.
 
 Distances to a few others leave a point two places, on either side of them, and a chain does not cross what lies between.
-Two moves do. Both lead back with the same probability, so they are proposals of a Metropolis step:
+And the place of all points together is known by the prior alone, so that a chain only drifts there. Three moves help.
+All lead back with the same probability, so they are proposals of a Metropolis step:
 
 * points near each other are *mirrored* at the geodesic hyperplane through ``d`` points, which stay. This is an isometry
   of those that move, and keeps their distances to those that stay on the hyperplane;
-* a point and one of the nearest to it *exchange* their places.
+* a point and one of the nearest to it *exchange* their places;
+* all points are *shifted* by an isometry.
 
 In a space of the curvature ``k`` a point is :math:`X = (X_0, X_1, \ldots, X_d)` with
 :math:`X_0^2 + k (X_1^2 + \cdots + X_d^2) = 1`, a hyperplane is :math:`\{a \cdot X = 0\}` and the mirror image
 
 .. math:: X' = X - 2\,\frac{a \cdot X}{a \cdot G a}\,G a, \qquad G = \operatorname{diag}(k, 1, \ldots, 1) .
+
+The isometry that takes the origin to the point ``E`` along a geodesic is, with the product of the last ``d`` numbers,
+
+.. math::
+
+    X_0' = E_0 X_0 - k\,(E \cdot X), \qquad
+    (X_1', \ldots) = (X_1, \ldots) + (E_1, \ldots) \left(X_0 - \frac{k\,(E \cdot X)}{1 + E_0}\right) .
 """
 
 from __future__ import annotations
@@ -24,9 +33,9 @@ from pyro_hyperbolic.accelerate.hmc import Gradients, State
 from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Manifold
 
 _NEIGHBOURS = 4
-_EXCHANGES = 0.3  # the share of moves that are exchanges
 _NEW = 0.2  # the share of sets that are chosen without regard to what was learned
-_TWICE = 0.5  # the share of the others in which a second mirror follows the first
+# The moves, and how often each is tried between two trajectories: those that are rarely accepted more often.
+MOVES = {"shift": 1, "exchange": 8, "mirror": 8, "two mirrors": 8}
 
 
 @dataclass
@@ -38,12 +47,14 @@ class Points:
     :ivar columns: where their numbers are in a vector, ``(N, d)``.
     :ivar order: ``(N, N)``, for each point all of them by their distances from it, in some fit. That the choice of
         points does not depend on the state makes mirroring them symmetric.
+    :ivar radius: how far they are from the origin in that fit.
     """
 
     site: str
     factor: int
     columns: Tensor
     order: Tensor
+    radius: float
 
     def __post_init__(self) -> None:
         self._rank = self.order.argsort(-1)
@@ -51,12 +62,12 @@ class Points:
         # Sets of points by one of them and their number, those of twice as many half as often at first.
         self._first = (1 / sizes).repeat(len(self.order)) / len(self.order) / (1 / sizes).sum()
         self._sets = torch.cartesian_prod(torch.arange(len(self.order), device=self.order.device), sizes)
-        self._weights = self._first
+        self.weights = self._first
         self._tried, self._taken = torch.zeros_like(self._first), torch.zeros_like(self._first)
         self._last: list[Tensor] = []
 
     def note(self, accepted: Tensor) -> None:
-        """Remember which of the sets of the last move went where they were sent."""
+        """Remember which of the sets of the last move may go where they were sent."""
         for sets in self._last:
             self._tried.index_add_(0, sets, torch.ones_like(accepted, dtype=self._tried.dtype))
             self._taken.index_add_(0, sets, accepted.to(self._taken.dtype))
@@ -65,40 +76,39 @@ class Points:
         """Move the sets more often that went more often so far."""
         mean = self._taken.sum() / self._tried.sum().clamp(min=1)
         share = (self._taken + mean) / (self._tried + 1)
-        self._weights = _NEW * self._first + (1 - _NEW) * share / share.sum().clamp(min=1e-30)
+        self.weights = _NEW * self._first + (1 - _NEW) * share / share.sum().clamp(min=1e-30)
 
-    def moved(self, vectors: Tensor, space: Manifold) -> tuple[Tensor, Tensor]:
+    def moved(self, vectors: Tensor, space: Manifold, move: str) -> tuple[Tensor, Tensor]:
         """Vectors ``(P, D)`` with some points elsewhere, and the logarithms of the volume that the move gains ``(P,)``.
 
-        :param space: with a curvature ``(P, 1)`` for each vector, or one for all.
+        :param space: with a curvature ``(P, 1)`` for each vector, or one for all. Spaces whose curvature is not
+            constant know exchanges alone.
         """
         v = vectors[:, self.columns]
         self._last = []
-        kind, twice = torch.rand(2).tolist()
-        has_mirrors = isinstance(space, (ConstantCurvature, Euclidean))
-        if kind < _EXCHANGES or not has_mirrors:
+        if move == "exchange" or not isinstance(space, (ConstantCurvature, Euclidean)):
             out, gain = _exchanged(v), torch.zeros_like(vectors[:, 0])
         else:
-            out, gain = self._mirrored(v, space, 2 if twice < _TWICE else 1)
+            k = -space.opposite(v) if isinstance(space, ConstantCurvature) else 0.0
+            k = torch.as_tensor(k, dtype=v.dtype, device=v.device).expand(len(v), 1, 1)
+            start = _embedded(v, k)
+            if move == "shift":
+                end, some = _shifted(start, self.radius, k), torch.ones_like(v[..., 0], dtype=torch.bool)
+            else:
+                end, some = self._mirrored(start, k, 2 if move == "two mirrors" else 1)
+            out, gain = _back(v, start, end, some, k)
         x = vectors.clone()
         x[:, self.columns] = out
         return x, gain
 
-    def _mirrored(self, v: Tensor, space: Manifold, count: int) -> tuple[Tensor, Tensor]:
-        k = -space.opposite(v) if isinstance(space, ConstantCurvature) else 0.0
-        k = torch.as_tensor(k, dtype=v.dtype, device=v.device).expand(len(v), 1, 1)
-        x = start = _embedded(v, k)
-        some = torch.zeros(v.shape[:2], dtype=torch.bool, device=v.device)
+    def _mirrored(self, x: Tensor, k: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The points after so many mirrors, and which of them have moved ``(P, N)``."""
+        some = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
         for _ in range(count):
-            moves, spans = self._chosen(len(v))
+            moves, spans = self._chosen(len(x))
             x = torch.where(moves.unsqueeze(-1), _image(x, spans, k), x)
             some = some | moves
-        out = torch.where(some.unsqueeze(-1), _coordinates(x, k), v)
-        # Far out the numbers of a point do not hold the image of its image: what does not lead back is not proposed.
-        back = _embedded(out, k)
-        lost = ((back - x).norm(dim=-1) > torch.finfo(v.dtype).eps ** 0.5 * x.norm(dim=-1)).any(-1)
-        gain = (_log_det(v, start, k) - _log_det(out, back, k)).sum(-1)
-        return out, torch.where(lost, -torch.inf, gain)
+        return x, some
 
     def _chosen(self, count: int) -> tuple[Tensor, Tensor]:
         """Which points are mirrored ``(P, N)``, and weights of points whose sums span the mirror ``(P, d, N)``.
@@ -108,14 +118,16 @@ class Points:
         """
         number, dim = self.columns.shape
         order, rank, device = self.order, self._rank, self.order.device
-        sets = torch.multinomial(self._weights, count, replacement=True)
+        sets = torch.multinomial(self.weights, count, replacement=True)
         self._last.append(sets)
         centre, size = self._sets[sets, 0], self._sets[sets, 1:]
         moves = rank[centre] < size
         place = size + (torch.rand(count, dim, device=device) * torch.minimum(3 * size + 2 * dim, number - size)).long()
         others = order[centre.unsqueeze(-1), place.clamp(max=number - 1)]
         # One of the others, or so many of them that twice as many are half as likely.
-        sizes = (number ** torch.rand(count, dim, device=device)).long() ** torch.randint(2, (count, dim), device=device)
+        sizes = (number ** torch.rand(count, dim, device=device)).long() ** torch.randint(
+            2, (count, dim), device=device
+        )
         spans = (rank[others] < sizes.unsqueeze(-1)) & ~moves.unsqueeze(1)
         own = (size > 1) & (torch.rand(count, 1, device=device) < 0.5)
         spans[:, 0] = torch.where(own, moves, spans[:, 0])
@@ -131,6 +143,26 @@ def _embedded(v: Tensor, k: Tensor) -> Tensor:
     time = torch.where(k > 0, (1 - q) / (1 + q), torch.where(k < 0, (root * length).cosh(), 1.0))
     factor = torch.where(k > 0, 1 / (1 + q), torch.where(k < 0, (root * length).sinh() / (root * length), 1.0))
     return torch.cat([time, factor * v], -1)
+
+
+def _back(v: Tensor, start: Tensor, end: Tensor, some: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers of points that have moved from ``start`` to ``end``, and the volume gained."""
+    out = torch.where(some.unsqueeze(-1), _coordinates(end, k), v)
+    again = _embedded(out, k)
+    # Far out the numbers of a point do not hold the image of its image: what does not lead back is not proposed.
+    lost = ((again - end).norm(dim=-1) > torch.finfo(v.dtype).eps ** 0.5 * end.norm(dim=-1)).any(-1)
+    gain = (_log_det(v, start, k) - _log_det(out, again, k)).sum(-1)
+    return out, torch.where(lost, -torch.inf, gain)
+
+
+def _shifted(x: Tensor, radius: float, k: Tensor) -> Tensor:
+    """All points after a random shift: a tenth of the radius of the set on average, or more, or much less."""
+    count, dim = len(x), x.shape[-1] - 1
+    width = radius * 10 ** (-2 * torch.rand(count, 1, 1, dtype=x.dtype, device=x.device))
+    e = _embedded(width * torch.randn(count, 1, dim, dtype=x.dtype, device=x.device) / dim**0.5, k)
+    product = (e[..., 1:] * x[..., 1:]).sum(-1, keepdim=True)
+    time = e[..., :1] * x[..., :1] - k * product
+    return torch.cat([time, x[..., 1:] + e[..., 1:] * (x[..., :1] - k * product / (1 + e[..., :1]))], -1)
 
 
 def _log_det(v: Tensor, x: Tensor, k: Tensor) -> Tensor:
@@ -176,11 +208,22 @@ def _exchanged(v: Tensor) -> Tensor:
     return out
 
 
-def jump(gradients: Gradients, state: State, points: Points, space: Manifold) -> tuple[State, Tensor]:
-    """A Metropolis step of every chain to another arrangement of the points, and which ones took it."""
-    x, gain = points.moved(state.x, space)
-    other = State.at(gradients, x)
-    log_ratio = (state.energy - other.energy + gain).nan_to_num(-torch.inf)
-    accepted = (torch.rand_like(log_ratio).log() < log_ratio) & other.gradient.isfinite().all(-1)
-    points.note(accepted)
-    return state.taken(other, accepted), accepted
+def jump(gradients: Gradients, state: State, points: Points, space: Manifold, move: str) -> tuple[State, Tensor]:
+    """Metropolis steps of every chain to another arrangement of the points, and which of them moved.
+
+    What is tried is proposed at once, and each chain takes the first that is accepted: up to there it has not moved.
+    """
+    count, tries = len(state.x), MOVES[move]
+    wide = space.with_curvatures([c.repeat(tries, 1) if isinstance(c, Tensor) else c for c in space.curvatures])
+    x, gain = points.moved(state.x.repeat(tries, 1), wide, move)
+    others = [State.at(gradients, part) for part in x.split(count)]
+    energy = torch.stack([other.energy for other in others])
+    log_ratio = (state.energy - energy + gain.reshape(tries, count)).nan_to_num(-torch.inf)
+    sound = torch.stack([other.gradient.isfinite().all(-1) for other in others])
+    accepted = (torch.rand_like(log_ratio).log() < log_ratio) & sound
+    points.note(accepted.flatten())
+    moved = accepted.any(0)
+    first = accepted.int().argmax(0)
+    for number, other in enumerate(others):
+        state = state.taken(other, moved & (first == number))
+    return state, moved

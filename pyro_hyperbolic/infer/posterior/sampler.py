@@ -2,82 +2,87 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyro
 import torch
-from pyro import poutine
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic.accelerate.programs.compiled import compile_function, explained
+from pyro_hyperbolic.accelerate.checkpoint import load_checkpoint, save_checkpoint
+from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, Sweep, drawn, trajectories
 from pyro_hyperbolic.accelerate.programs.functional import check_program
-from pyro_hyperbolic.accelerate.programs.modes import ConstantsOnDevice, DecompositionsOnDevice, OutOfPlaceRandom
-from pyro_hyperbolic.infer.posterior.energy import Energy, Program
-from pyro_hyperbolic.infer.posterior.fits import descend, hessian, normal_draws, root_of_inverse
-from pyro_hyperbolic.infer.posterior.gauge import blocks
-from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, drawn, trajectories
-from pyro_hyperbolic.infer.posterior.moves import Points, jump
+from pyro_hyperbolic.infer.posterior.energy import Program
+from pyro_hyperbolic.infer.posterior.fits import descend
+from pyro_hyperbolic.infer.posterior.moves import MOVES, Points, jump
 from pyro_hyperbolic.infer.posterior.result import Posterior
+from pyro_hyperbolic.infer.posterior.start import Start, find_start, modes
+from pyro_hyperbolic.infer.posterior.target import Target
 from pyro_hyperbolic.ops.checks import checked_integer
 
-_FIT_STEPS = 1000
-_LARGEST_DENSE = 1000  # numbers of a vector; beyond, the metric is diagonal
-_NORMAL = 0.2, 5.0  # excess energies between which a fit tells where the posterior is
 _WINDOWS = 0.15, 0.35, 0.6  # shares of the warm-up after which the metric is learned
-_JUMPS = 3  # between two trajectories
-_STUCK = 0.05  # mean acceptance in the first window below which a chain begins anew where another one is
+_TRIALS = 0.8  # until which share of it lengths of trajectories are tried
+_LENGTHS = 0.5, 1.0, 2.0, 4.0  # that are tried, in quarters of a period
 _FIRST_STEPS = 32  # of a trajectory in the first window, in which the step size may be far too small
+_RARE = 0.001  # share of moves of points below which they are left out
+_STUCK = 0.05  # mean acceptance in the first window below which a chain begins anew where another one is
 _MOVED = 0.01  # mean acceptance below which a chain has failed
-_TRIES = 20  # of draws from the prior with a density, for each chain
-_ROUNDS, _PATIENCE, _GAIN = 12, 3, 0.5
-_LENGTHS = 0.5, 1.0, 2.0, 4.0  # of trajectories that are tried, in quarters of a period
+_FIT_STEPS = 500  # from the last draws to their modes
+_APART = 0.1  # energies of fits that are two
+_SECONDS = 30.0  # between two checkpoints
 
 
 def sample_posterior(
     model: Program,
     *args: Any,
-    num_chains: int = 64,
-    num_samples: int = 500,
+    num_chains: int = 16,
+    num_samples: int = 1000,
     warmup: int = 500,
     seed: int = 0,
     start: Mapping[str, Tensor] | Callable[..., Any] | None = None,
     progress: bool = True,
+    checkpoint: str | os.PathLike[str] | None = None,
     **kwargs: Any,
 ) -> Posterior:
     """Draws of the posterior of a Pyro program by many chains, which move together.
 
-    All chains take their steps in one compiled function, on the device of the model, and learn step size, length of
-    trajectories and metric from each other. They begin around a fit, where the posterior is near to a normal
-    distribution there, and at draws of the prior otherwise. Where points can be rotated or mirrored together and the
-    energy does not change, the chains are kept from turning against each other; distances and all else that rotations
-    leave alone have their distribution. Points may also change places or be mirrored in groups, so that chains reach
-    other arrangements.
+    All chains take their steps of Hamiltonian Monte Carlo in one compiled function, on the device of the model, and
+    learn step size, length of trajectories and metric from each other. They begin around fits, where the posterior is
+    near to a normal distribution there, and at draws of the prior otherwise. Where points can be rotated or mirrored
+    together and the energy does not change, the chains are kept from turning against each other; distances and all else
+    that rotations leave alone have their distribution. Between two trajectories points change places or are mirrored in
+    groups, so that chains reach other arrangements (:mod:`pyro_hyperbolic.infer.posterior.moves`).
 
     The program must have a fixed structure. Its curvature may be a latent, with or without
-    :func:`~pyro_hyperbolic.infer.with_drawn_curvature`. Discrete sites must be marked to be enumerated.
+    :func:`~pyro_hyperbolic.infer.with_drawn_curvature`. Discrete sites must be marked to be enumerated. Draws are in
+    the precision of the model: use float64 for points that are far from each other.
 
     :param model: the program.
     :param args: its arguments, like ``kwargs``.
-    :param num_chains: how many chains.
+    :param num_chains: how many chains. More of them cost little on a GPU, but each one needs enough draws of its own.
     :param num_samples: draws of each chain that are kept.
     :param warmup: trajectories of each chain before that.
     :param seed: of all random numbers; the state of torch's generators stays as it is.
     :param start: values by site to begin the fits from, or a guide that draws them. By default the fits begin at draws
         of the prior, and then from their own arrangements changed in part.
     :param progress: show a bar.
+    :param checkpoint: a file to which the draws are written from time to time. If it is there, the run goes on from it,
+        also to more draws than it was made for.
 
     >>> import pyro.distributions as dist
     >>> def model(data):
     ...     loc = pyro.sample("loc", dist.Normal(0.0, 10.0))
     ...     with pyro.plate("data", len(data)):
     ...         pyro.sample("x", dist.Normal(loc, 1.0), obs=data)
-    >>> posterior = sample_posterior(model, torch.tensor([1.0, 2.0, 3.0]), num_chains=8, progress=False)
-    >>> posterior.samples["loc"].shape
-    torch.Size([8, 500])
+    >>> posterior = sample_posterior(model, torch.tensor([1.0, 2.0, 3.0]), num_chains=4, progress=False)
+    >>> posterior.samples["loc"].shape, posterior.converged
+    (torch.Size([4, 1000]), True)
     """
     check_program("model", model)
     num_chains = checked_integer("num_chains", num_chains, least=2)
@@ -87,106 +92,80 @@ def sample_posterior(
     devices = range(torch.cuda.device_count())
     with torch.random.fork_rng(devices=devices), pyro.validation_enabled(False), torch.no_grad():
         torch.manual_seed(seed)
-        run = _Run(model, args, kwargs, num_chains, progress)
-        run.find_start(start)
-        run.warm_up(warmup)
-        settings = {"num_chains": num_chains, "num_samples": num_samples, "warmup": warmup, "seed": seed}
-        return run.sample(num_samples, settings)
+        clock = _Clock()
+        target = Target(model, args, kwargs, num_chains)
+        clock.note("compile")
+        settings = {"num_chains": num_chains, "warmup": warmup, "seed": seed}
+        chains = Chains(target, settings, clock, progress)
+        if checkpoint is not None and Path(checkpoint).exists():
+            chains.load(checkpoint)
+        else:
+            chains.begin(find_start(target, start))
+            clock.note("start")
+            chains.warm_up(warmup)
+            clock.note("warm-up")
+        chains.sample(num_samples, checkpoint)
+        clock.note("sampling")
+        return chains.result()
 
 
-class _Run:
-    def __init__(
-        self, model: Program, args: tuple[Any, ...], kwargs: dict[str, Any], num_chains: int, progress: bool
-    ) -> None:
-        self.seconds: dict[str, float] = {}
-        self._clock = time.perf_counter()
-        self.num_chains, self.progress = num_chains, progress
-        self.energy = Energy(model, args, kwargs)
-        self.x = self._prior_draws()
-        self.blocks = blocks({name: site.shape for name, site in self.energy.sites.items()}, self.x)
-        mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None, None))
-        with explained("compiled", "give the program a fixed structure, or use pyro.infer.MCMC"):
-            self._compiled = compile_function(mapped, self.x, *self._terms())
-            self._evaluate(self.x)
+class Chains:
+    """Chains of Hamiltonian Monte Carlo that move together.
+
+    :param target: what they sample.
+    :param settings: what the result is to remember.
+    :param clock: of the phases.
+    :param progress: show a bar.
+    """
+
+    metric: Metric
+    state: State
+    best: Tensor
+
+    def __init__(self, target: Target, settings: dict[str, Any], clock: _Clock, progress: bool) -> None:
+        self.target, self.settings, self.clock, self.progress = target, settings, clock, progress
         self.points: list[Points] = []
-        self._note("compile")
+        self.size, self.length, self.jumps, self.restarted = 0.5 / target.size**0.25, math.pi / 2, True, 0
+        self.draws: list[Tensor] = []
+        self.sweeps: list[Sweep] = []
+        self.steps = 0
 
-    def _energy(self, vector: Tensor, references: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Any]:
-        with OutOfPlaceRandom(), ConstantsOnDevice(), DecompositionsOnDevice():
-            energy, curvatures = self.energy(vector)
-        for block, reference, weight in zip(self.blocks, references, weights, strict=True):
-            energy = energy + block.term(vector, reference, weight)
-        return energy, curvatures
+    @property
+    def _cost(self) -> int:
+        """Of what comes between two trajectories, in steps."""
+        return 1 + len(self.points) * sum(MOVES.values())
 
-    def _terms(self) -> tuple[list[Tensor], list[Tensor]]:
-        return [block.reference for block in self.blocks], [block.weight for block in self.blocks]
-
-    def _evaluate(self, x: Tensor) -> Any:
-        return self._compiled(x, *self._terms())
-
-    def gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Energies and gradients, with the terms that hold the orientation of points."""
-        gradient, (energy, _) = self._evaluate(x)
-        return energy, gradient
-
-    def find_start(self, start: Mapping[str, Tensor] | Callable[..., Any] | None) -> None:
-        """Where the chains begin, and a first metric."""
-        begin = self.x if start is None else self._given(start)
-        fits, energies = descend(self.gradients, begin, _FIT_STEPS)
-        if not bool(energies.isfinite().any()):
-            culprit = self.energy.culprit(begin[0])
-            raise ValueError(
-                f"no point of positive density was found: {culprit} has density 0, or one that is not a number, at the"
-                " start; check the model and its data, or pass start= with values that it can have."
-            )
-        self.points = self._points(fits[energies.argmin()])
-        if start is None:
-            fits, energies = self._search(fits, energies)
-        best = fits[energies.argmin()]
-        self.points = self._points(best)
-        self._note("search")
-        for block in self.blocks:
-            block.hold(lambda v: self.gradients(v)[0], fits, best)
-        best = self._turned(best.expand_as(self.x).contiguous())[0]
-        matrix = hessian(self.gradients, best, self.num_chains) if self.energy.size <= _LARGEST_DENSE else None
-        self.metric = Metric(torch.ones_like(best))
-        x = begin
-        if matrix is not None and bool(matrix.isfinite().all()):
-            root = root_of_inverse(matrix)
-            draws, excess, evidence = normal_draws(self.gradients, best, root, self.num_chains)
-            if _NORMAL[0] < excess < _NORMAL[1] and evidence > self.evidence:
-                self.metric, x = Metric(root), draws
-            else:
-                self.metric = Metric(torch.eye(len(best), dtype=best.dtype, device=best.device))
-        x = self._turned(x)
-        state = State.at(self.gradients, x)
-        good = state.energy.isfinite() & state.gradient.isfinite().all(-1)
-        # A draw without a density begins where the best fit is; chains part from there.
-        self.state = state.taken(State.at(self.gradients, best.expand_as(x).contiguous()), ~good)
-        self._note("start")
+    def begin(self, start: Start) -> None:
+        """Take the places of a start."""
+        self.metric, self.best = Metric(start.root), start.best
+        self.points = self.target.points(start.best)
+        self.state = State.at(self.target.gradients, start.x)
 
     def warm_up(self, count: int) -> None:
-        """Learn step size, metric and the length of trajectories."""
-        size = StepSize(0.5 / self.energy.size**0.25)
-        accepted = torch.zeros_like(self.state.energy)
-        length, windows = math.pi / 2, [int(share * count) for share in _WINDOWS]
+        """Learn step size, metric, which points to move, and the length of trajectories."""
+        size = StepSize(self.size)
+        accepted, jumped = torch.zeros_like(self.state.energy), torch.zeros_like(self.state.energy)
+        windows = [max(1, int(share * count)) for share in _WINDOWS]
         seen: list[State] = []
         gains = dict.fromkeys(_LENGTHS, 0.0)
-        for number in tqdm(range(count), "warm-up", disable=None if self.progress else True):
-            last = number >= windows[-1]
-            factor = _LENGTHS[number % len(_LENGTHS)] if last and number < (windows[-1] + count) // 2 else 1.0
-            own, steps = drawn(factor * length, size.size)
-            steps = steps if number >= windows[0] else min(steps, _FIRST_STEPS)
-            sweep = self._sweep(own, steps)
-            if last and number < (windows[-1] + count) // 2:
-                gains[factor] += self.change / (steps + (_JUMPS if self.points else 1))
-            elif last:
-                length = math.pi / 2 * max(gains, key=lambda key: gains[key])
-            accepted += sweep.acceptance
-            if number + 1 == windows[0]:
-                self._restart(accepted / windows[0] < _STUCK)
+        for number in self._bar(range(count), "warm-up"):
+            tries = windows[-1] <= number < int(_TRIALS * count)
+            factor = _LENGTHS[number % len(_LENGTHS)] if tries else 1.0
+            own, steps = drawn(factor * self.length, size.size)
+            if number < windows[0]:
+                steps = min(steps, _FIRST_STEPS)
+            taken = self._jump()
+            before = self.state.x
+            sweep = self._move(own, steps)
+            accepted, jumped = accepted + sweep.acceptance, jumped + taken
             size.see(sweep.acceptance.mean().item())
             seen.append(self.state)
+            if tries:
+                gains[factor] += self._change(before) / (steps + self._cost)
+            elif number == int(_TRIALS * count):
+                self.length *= max(gains, key=lambda key: gains[key])
+            if number + 1 == windows[0]:
+                self._restart(accepted / windows[0] < _STUCK)
             if number + 1 in windows:
                 seen = seen[len(seen) // 3 :]
                 self.metric = self.metric.learned(torch.cat([s.x for s in seen]), torch.cat([s.gradient for s in seen]))
@@ -194,164 +173,178 @@ class _Run:
                     points.learn()
                 size.restart(size.mean)
                 seen = []
-        self.size, self.length = size.mean, length
-        self._note("warm-up")
+        self.size = size.mean
+        self.jumps = jumped.mean().item() > _RARE * count
+
+    def sample(self, count: int, checkpoint: str | os.PathLike[str] | None) -> None:
+        """Go on until there are so many draws."""
+        written = time.perf_counter()
+        for _ in self._bar(range(len(self.draws), count), "sampling"):
+            own, steps = drawn(self.length, self.size)
+            self._jump()
+            self.sweeps.append(self._move(own, steps))
+            self.draws.append(self.state.x)
+            self.steps += steps
+            if checkpoint is not None and time.perf_counter() - written > _SECONDS:
+                self.save(checkpoint)
+                written = time.perf_counter()
+        if checkpoint is not None:
+            self.save(checkpoint)
+
+    def result(self) -> Posterior:
+        """What was found."""
+        energy = self.target.energy
+        x = torch.stack(self.draws, 1)
+        by_chain = [torch.func.vmap(energy.values)(draws) for draws in x]
+        samples = {name: torch.stack([values[name] for values in by_chain]) for name in by_chain[0]}
+        acceptance = torch.stack([sweep.acceptance for sweep in self.sweeps], 1)
+        shares = enumerate(acceptance.mean(1).tolist())
+        latents = {site.point or name for name, site in energy.sites.items()}
+        found = Posterior(
+            samples=samples,
+            divergences=torch.stack([sweep.diverged for sweep in self.sweeps], 1),
+            acceptance=acceptance,
+            energy=torch.stack([sweep.energy for sweep in self.sweeps], 1),
+            manifolds=self._manifolds(samples),
+            deterministic=samples.keys() - latents,
+            failed={chain: f"it accepted {share:.1%} of its steps" for chain, share in shares if share < _MOVED},
+            gauges=self.target.free,
+            seconds=self.clock.seconds,
+            settings={
+                **self.settings,
+                "num_samples": len(self.draws),
+                "step_size": self.size,
+                "steps": self.steps / len(self.draws),
+                "numbers": energy.size,
+                "restarted": self.restarted,
+            },
+        )
+        self.clock.note("values")
+        if found.converged:
+            return found
+        return dataclasses.replace(found, modes=self._modes())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write where the chains are."""
+        self.clock.note("sampling")
+        state = {
+            "settings": self.settings,
+            "sites": {name: list(site.shape) for name, site in self.target.energy.sites.items()},
+            "x": self.state.x,
+            "root": self.metric.root,
+            "best": self.best,
+            "numbers": [self.size, self.length, self.jumps, self.restarted, self.steps],
+            "terms": [[block.reference, block.weight, block.free] for block in self.target.blocks],
+            "weights": [points.weights for points in self.points],
+            "draws": torch.stack(self.draws),
+            "sweeps": {
+                field: torch.stack([getattr(sweep, field) for sweep in self.sweeps])
+                for field in ("acceptance", "diverged", "energy")
+            },
+            "seconds": self.clock.seconds,
+        }
+        save_checkpoint(state, path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on where a run that was written is."""
+        state = load_checkpoint(path, self.target.prior.device)
+        sites = {name: list(site.shape) for name, site in self.target.energy.sites.items()}
+        for name, own, other in (("settings", self.settings, state["settings"]), ("sites", sites, state["sites"])):
+            if own != other:
+                raise ValueError(
+                    f"checkpoint has the draws of another run: its {name} are {other}, not {own}; pass another file, or"
+                    " delete it."
+                )
+        for block, (reference, weight, free) in zip(self.target.blocks, state["terms"], strict=True):
+            block.reference, block.weight, block.free = reference, weight, [tuple(names) for names in free]
+        self.begin(Start(state["x"], state["root"], state["best"]))
+        for points, weights in zip(self.points, state["weights"], strict=True):
+            points.weights = weights
+        self.size, self.length, self.jumps, self.restarted, self.steps = state["numbers"]
+        self.draws = list(state["draws"])
+        rows = zip(*state["sweeps"].values(), strict=True)
+        self.sweeps = [Sweep(**dict(zip(state["sweeps"], row, strict=True))) for row in rows]
+        self.clock.seconds = dict(state["seconds"])
+
+    def _jump(self) -> Tensor:
+        """Moves of points; the share of them that chains took."""
+        share = torch.zeros_like(self.state.energy)
+        if self.points and self.jumps:
+            leaves = self.target.leaves(self.state.x)
+            for points in self.points:
+                space, _ = leaves[points.site][points.factor]
+                for move in MOVES:
+                    self.state, moved = jump(self.target.gradients, self.state, points, space, move)
+                    share = share + moved / (len(self.points) * len(MOVES))
+        return share
+
+    def _move(self, size: float, steps: int) -> Sweep:
+        self.state, sweep = trajectories(self.target.gradients, self.state, self.metric, size, steps)
+        return sweep
+
+    def _change(self, before: Tensor) -> float:
+        """How far the squared distance from the middle has changed (Hoffman et al., 2021)."""
+        middle = before.mean(0)
+        old, new = (self.metric.whitened(x - middle).square().sum(-1) for x in (before, self.state.x))
+        return (new - old).square().mean().item()
 
     def _restart(self, stuck: Tensor) -> None:
         """Chains that cannot leave where they began go on from where others are."""
         self.restarted = int(stuck.sum())
-        if 0 < self.restarted < self.num_chains:
+        if 0 < self.restarted < len(stuck):
             others = (~stuck).nonzero().squeeze(-1)
             chosen = others[torch.randint(len(others), stuck.shape, device=stuck.device)]
             state = State(self.state.x[chosen], self.state.energy[chosen], self.state.gradient[chosen])
             self.state = self.state.taken(state, stuck)
 
-    def sample(self, count: int, settings: dict[str, Any]) -> Posterior:
-        """The draws."""
-        draws, sweeps = [], []
-        for _ in tqdm(range(count), "sampling", disable=None if self.progress else True):
-            sweeps.append(self._sweep(*drawn(self.length, self.size)))
-            draws.append(self.state)
-        self._note("sampling")
-        x = torch.stack([state.x for state in draws], 1)
-        mapped = torch.func.vmap(torch.func.vmap(self.energy.values), chunk_size=1)
-        samples = mapped(x)
-        acceptance = torch.stack([sweep.acceptance for sweep in sweeps], 1)
-        stuck = {
-            chain: f"it accepted {share:.1%} of its steps"
-            for chain, share in enumerate(acceptance.mean(1).tolist())
-            if share < _MOVED
-        }
-        steps = sum(sweep.steps for sweep in sweeps) / len(sweeps)
-        settings = settings | {
-            "step_size": self.size,
-            "steps": steps,
-            "numbers": self.energy.size,
-            "restarted": self.restarted,
-        }
-        latents = {site.point or name for name, site in self.energy.sites.items()}
-        manifolds = {}
-        self._note("values")
-        return Posterior(
-            samples=samples,
-            divergences=torch.stack([sweep.diverged for sweep in sweeps], 1),
-            acceptance=acceptance,
-            energy=torch.stack([state.energy for state in draws], 1),
-            manifolds=manifolds,
-            deterministic=samples.keys() - latents,
-            failed=stuck,
-            gauges=[[self.energy.sites[n].point or n for n in names] for block in self.blocks for names in block.free],
-            seconds=self.seconds, jumps=self.jumped/max(1,self.tried),
-            settings=settings,
-        )
-
-    def _sweep(self, size: float, steps: int) -> Any:
-        if self.points:
-            spaces = self._spaces(self.state.x)
-            for number in range(_JUMPS):
-                points = self.points[number % len(self.points)]
-                space = spaces[points.site][points.factor][0]
-                self.state, accepted = jump(self.gradients, self.state, points, space)
-                self.jumped += accepted.double().mean().item()
-                self.tried += 1
-        before = self.state.x
-        self.state, sweep = trajectories(self.gradients, self.state, self.metric, size, steps)
-        # How far the squared distance from the middle changes (Hoffman et al., 2021).
-        middle = before.mean(0)
-        a, b = (self.metric.whitened(x - middle).square().sum(-1) for x in (before, self.state.x))
-        self.change = (a - b).square().mean().item()
-        return sweep
-
-    jumped = tried = 0
-
-    def _turned(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block.turned(x)
-        return x
-
-    def _points(self, vector: Tensor) -> list[Points]:
-        """The points that may be rearranged, in the order that they have at a vector ``(D,)``."""
-        out = []
-        spaces = self._spaces(vector.expand_as(self.x).contiguous())
-        for name, site in self.energy.sites.items():
-            if site.point not in spaces:
-                continue
-            columns = self.energy.columns(name).reshape(-1, site.shape[-1])
-            start = 0
-            for number, (leaf, dim) in enumerate(spaces[site.point]):
-                part = columns[:, start : start + dim]
-                start += dim
-                if len(part) >= dim + 2:
-                    points = leaf.from_unconstrained(vector[part].expand(len(self.x), -1, -1))[0]
-                    one = leaf.with_curvatures([c.flatten()[0] if isinstance(c, Tensor) else c for c in leaf.curvatures])
-                    order = one.dist(points.unsqueeze(0), points.unsqueeze(1)).fill_diagonal_(-1.0).argsort(-1)
-                    out.append(Points(site.point, number, part, order))
-        return out
-
-    def _spaces(self, x: Tensor) -> dict[str, list[Any]]:
-        """The factors of the spaces of points, with their curvatures at vectors ``(P, D)``, if all points share them."""
+    def _manifolds(self, samples: dict[str, Tensor]) -> dict[str, Any]:
+        """The spaces of points, with the curvatures of every draw where they are drawn."""
+        spaces = self.target.energy.spaces
+        if not spaces:
+            return {}
+        found = [self.target.curvatures(x) for x in self.draws]
         out = {}
-        for name, curvatures in self._evaluate(x)[1][1].items():
-            if all(c[0].numel() == 1 for c in curvatures):
-                space = self.energy.spaces[name].with_curvatures([c.reshape(-1, 1) for c in curvatures])
-                dim = next(site.shape[-1] for site in self.energy.sites.values() if site.point == name)
-                out[name] = space.leaves(dim)
+        for name, space in spaces.items():
+            values = []
+            for number, own in enumerate(space.curvatures):
+                c = torch.stack([curvatures[name][number] for curvatures in found], 1)
+                if bool((c == c[:1, :1]).all()):
+                    values.append(own)  # it is not drawn
+                    continue
+                missing = samples[name].dim() - 1 - c.dim()
+                values.append(c.reshape(c.shape[:2] + (1,) * missing + c.shape[2:]))
+            out[name] = space.with_curvatures(values)
         return out
 
-    def _rearranged(self, x: Tensor) -> Tensor:
-        spaces = self._spaces(x)
-        for points in self.points:
-            x, _ = points.moved(x, spaces[points.site][points.factor][0])
-        return x
+    def _modes(self) -> list[dict[str, float]] | None:
+        """The modes that the chains ended in, by the evidence of their normal approximations.
 
-    def _search(self, vectors, energies):
-        count, lowest, waited = len(vectors), energies.min(), 0
-        for _ in range(_ROUNDS if self.points else 0):
-            parents = vectors[energies.argsort()[: max(1, count // 4)]].repeat(4, 1)[:count]
-            children, found = descend(self.gradients, self._rearranged(parents), _FIT_STEPS // 2)
-            vectors, energies = torch.cat([vectors, children]), torch.cat([energies, found])
-            chosen = energies.argsort()[:count]
-            vectors, energies = vectors[chosen], energies[chosen]
-            print(energies[:8].tolist(), energies[-1].item())
-            waited = 0 if energies[0] < lowest - _GAIN else waited + 1
-            lowest = torch.minimum(lowest, energies[0])
-            self.points = self._points(vectors[0])
-            if waited == _PATIENCE:
-                break
-        return vectors, energies
+        There are none to speak of if the chains go from one to another.
+        """
+        _, before = descend(self.target.gradients, self.draws[len(self.draws) // 2], _FIT_STEPS)
+        fits, energies = descend(self.target.gradients, self.state.x, _FIT_STEPS)
+        found = modes(self.target, self.target.turned(fits))
+        if not found or ((before - energies).abs() > _APART).double().mean() > 0.5:
+            return None
+        weights = torch.tensor([mode.evidence for mode in found]).softmax(0).tolist()
+        at = torch.tensor([mode.energy for mode in found])
+        nearest = (energies.cpu().unsqueeze(-1) - at).abs().argmin(-1)
+        return [
+            {"energy": mode.energy + self.target.held, "weight": weight, "chains": int((nearest == number).sum())}
+            for number, (mode, weight) in enumerate(zip(found, weights, strict=True))
+        ]
 
-    def _prior_draws(self) -> Tensor:
-        draws: list[Tensor] = []
-        scores: list[float] = []
-        for attempt in range(_TRIES * self.num_chains):
-            vector, score = self.energy.draw()
-            scores.append(score)
-            last = _TRIES * self.num_chains - attempt <= self.num_chains - len(draws)
-            if last or (bool(vector.isfinite().all()) and bool(self.energy(vector)[0].isfinite())):
-                draws.append(vector.nan_to_num(0.0, 0.0, 0.0))
-            if len(draws) == self.num_chains:
-                break
-        # What the draws of the prior alone make of it: next to nothing where there are many data.
-        self.evidence = torch.tensor(scores).nan_to_num(-math.inf).logsumexp(0).item() - math.log(len(scores))
-        return torch.stack(draws)
+    def _bar(self, numbers: range, words: str) -> Any:
+        return tqdm(numbers, words, disable=None if self.progress else True)
 
-    def _given(self, start: Mapping[str, Tensor] | Callable[..., Any]) -> Tensor:
-        if callable(start):
-            rows = []
-            for _ in range(self.num_chains):
-                trace = poutine.trace(start).get_trace(*self.energy.args, **self.energy.kwargs)
-                sites = {n: s["value"] for n, s in trace.nodes.items() if s["type"] == "sample"}
-                rows.append(self.energy.vector_of(sites))
-            return torch.stack(rows)
-        known = self.energy.sites.keys() | self.energy.spaces.keys()
-        if unknown := sorted(set(start) - known):
-            raise ValueError(f"start must name latents of the model, {sorted(known)}, got {unknown}.")
-        vectors = torch.stack([self.energy.vector_of(dict(start)) for _ in range(self.num_chains)])
-        if not bool(self.gradients(vectors)[0].isfinite().any()):
-            raise ValueError(f"start has density 0: {self.energy.culprit(vectors[0])} cannot have such values.")
-        return vectors
 
-    def _note(self, what: str) -> None:
+class _Clock:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def note(self, phase: str) -> None:
+        """Count the time since the last note for a phase."""
         now = time.perf_counter()
-        self.seconds[what] = self.seconds.get(what, 0.0) + now - self._clock
-        self._clock = now
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
+        self._last = now

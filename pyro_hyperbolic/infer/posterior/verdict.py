@@ -13,7 +13,8 @@ from pyro_hyperbolic.infer.posterior.record import Record
 
 LARGEST_R_HAT = 1.01
 SMALLEST_ESS = 400
-_MOST_DIVERGED = 0.001
+# Every few trajectories have smaller steps, for places where the usual ones diverge.
+_MOST_DIVERGED = 0.02
 _EXPLORED = 10  # effective samples of half a chain with which it knows its surroundings
 _SIGMAS, _SLACK = 4.0, 3.0  # beyond which R-hat is not what slow but healthy chains have by chance
 _SLOW = 10.0  # times as many draws, when a better metric may be cheaper

@@ -1,0 +1,152 @@
+"""Where chains begin: many fits at once, the best changed and fitted again, and the shape of the energy there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyro_hyperbolic.infer.posterior.fits import descend, hessian, root_of_inverse
+from pyro_hyperbolic.infer.posterior.target import Target
+
+_STEPS = 1000  # of a fit
+# How often the best fits are changed and fitted again, how many rounds may pass without a gain, and what counts as one.
+_ROUNDS, _PATIENCE, _GAIN = 12, 3, 0.5
+_CHANGES = "exchange", "mirror", "two mirrors"
+_LARGEST_DENSE = 1000  # numbers of a vector; beyond, nothing is known of the shape
+_MOST_MODES = 8
+_APART = 0.01  # fits of energies nearer than this are one
+_NORMAL = 0.2, 5.0  # excess energies between which a fit tells where the posterior is
+
+
+@dataclass
+class Mode:
+    """A fit, and the normal approximation there.
+
+    :ivar vector: ``(D,)``.
+    :ivar root: of the covariance, ``(D, D)``.
+    :ivar evidence: the logarithm of the integral of the approximation.
+    """
+
+    vector: Tensor
+    energy: float
+    root: Tensor
+    evidence: float
+
+
+@dataclass
+class Start:
+    """Vectors of all chains ``(P, D)``, a root of a first covariance ``(D, D)`` or ``(D,)``, and the best fit."""
+
+    x: Tensor
+    root: Tensor
+    best: Tensor
+
+
+def find_start(target: Target, start: Mapping[str, Tensor] | Callable[..., Any] | None) -> Start:
+    """From values by site, a guide, or nothing: then from draws of the prior."""
+    begin = target.prior if start is None else _given(target, start)
+    fits, energies = descend(target.gradients, begin, _STEPS)
+    if not bool(energies.isfinite().any()):
+        raise ValueError(
+            f"no point of positive density was found: {target.energy.culprit(begin[0])} has density 0, or one that is"
+            " not a number, at the start; check the model and its data, or pass start= with values that it can have."
+        )
+    if start is None:
+        fits, energies = _search(target, fits, energies)
+    best = fits[energies.argmin()]
+    target.hold(fits, best)
+    best = target.turned(best.unsqueeze(0))[0]
+    found = modes(target, target.turned(fits))
+    x, root = target.turned(begin), torch.ones_like(best)
+    if found:
+        root = torch.eye(len(best), dtype=best.dtype, device=best.device)
+        draws, excess = _normal_draws(target, found)
+        # A fit of less evidence than the prior alone is the tip of a funnel, where there is no mass.
+        if _NORMAL[0] < excess < _NORMAL[1] and found[0].evidence > target.prior_evidence:
+            x, root, best = draws, found[0].root, found[0].vector
+    energy, gradient = target.gradients(x)
+    good = energy.isfinite() & gradient.isfinite().all(-1)
+    # A draw without a density begins where the best fit is; chains part from there.
+    return Start(torch.where(good.unsqueeze(-1), x, best), root, best)
+
+
+def modes(target: Target, fits: Tensor) -> list[Mode]:
+    """The normal approximations at the best of some fits ``(P, D)``, those of most evidence first."""
+    if target.size > _LARGEST_DENSE:
+        return []
+    energies, _ = target.gradients(fits)
+    found: list[Mode] = []
+    lowest = math.inf
+    for index in energies.argsort().tolist():
+        energy = energies[index].item()
+        if not math.isfinite(energy) or len(found) == _MOST_MODES or energy > lowest + target.size + 10:
+            break
+        if found and abs(energy - found[-1].energy) < _APART:
+            continue
+        matrix = hessian(target.gradients, fits[index], target.count)
+        if bool(matrix.isfinite().all()):
+            root = root_of_inverse(matrix)
+            log_volume = 0.5 * target.size * math.log(2 * math.pi) + torch.linalg.slogdet(root).logabsdet.item()
+            found.append(Mode(fits[index], energy, root, log_volume - energy))
+            lowest = min(lowest, energy)
+    return sorted(found, key=lambda mode: -mode.evidence)
+
+
+def _normal_draws(target: Target, found: list[Mode]) -> tuple[Tensor, float]:
+    """Draws of the approximations, and their excess energy over that of the fits.
+
+    An excess near 1 is that of a normal distribution; far from it the approximation says nothing about the posterior.
+    Modes of less evidence have more than their share, so that chains tell whether they go over to the others.
+    """
+    weights = (0.5 * torch.tensor([mode.evidence for mode in found])).softmax(0)
+    noise = torch.randn_like(target.prior)
+    chosen = torch.multinomial(weights, target.count, replacement=True).tolist()
+    draws = torch.stack([found[k].vector + found[k].root @ row for k, row in zip(chosen, noise, strict=True)])
+    lowest = torch.tensor([found[k].energy for k in chosen], dtype=draws.dtype, device=draws.device)
+    excess = (target.gradients(draws)[0] - lowest) / (0.5 * noise.square().sum(-1))
+    return draws, excess.nan_to_num(math.inf).median().item()
+
+
+def _search(target: Target, fits: Tensor, energies: Tensor) -> tuple[Tensor, Tensor]:
+    """Fits of changed copies of the best fits, as long as that helps; the best of all."""
+    lowest, waited = energies.min(), 0
+    for _ in range(_ROUNDS):
+        order = energies.argsort()
+        points = target.points(fits[order[0]])
+        if not points or waited == _PATIENCE:
+            break
+        parents = fits[order[: max(1, target.count // 4)]].repeat(4, 1)[: target.count]
+        leaves = target.leaves(target.filled(parents))
+        for group in points:
+            move = _CHANGES[int(torch.randint(len(_CHANGES), ()))]
+            parents, _ = group.moved(target.filled(parents), leaves[group.site][group.factor][0], move)
+        children, found = descend(target.gradients, parents, _STEPS // 2)
+        fits, energies = torch.cat([fits, children]), torch.cat([energies, found])
+        chosen = energies.argsort()[: target.count]
+        fits, energies = fits[chosen], energies[chosen]
+        waited = 0 if energies[0] < lowest - _GAIN else waited + 1
+        lowest = torch.minimum(lowest, energies[0])
+    return fits, energies
+
+
+def _given(target: Target, start: Mapping[str, Tensor] | Callable[..., Any]) -> Tensor:
+    energy = target.energy
+    if callable(start):
+        rows = []
+        for _ in range(target.count):
+            trace = poutine.trace(start).get_trace(*energy.args, **energy.kwargs)
+            rows.append(energy.vector_of({n: s["value"] for n, s in trace.nodes.items() if s["type"] == "sample"}))
+        return torch.stack(rows)
+    known = energy.sites.keys() | energy.spaces.keys()
+    if unknown := sorted(set(start) - known):
+        raise ValueError(f"start must name latents of the model, {sorted(known)}, got {unknown}.")
+    vectors = torch.stack([energy.vector_of(dict(start)) for _ in range(target.count)])
+    if not bool(target.gradients(vectors)[0].isfinite().any()):
+        raise ValueError(f"start has density 0: {energy.culprit(vectors[0])} cannot have such values.")
+    return vectors

@@ -1,0 +1,139 @@
+"""A posterior as chains see it: energies and gradients of many vectors in one compiled function."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_hyperbolic.accelerate.programs.compiled import compile_function, explained
+from pyro_hyperbolic.accelerate.programs.modes import ConstantsOnDevice, DecompositionsOnDevice, OutOfPlaceRandom
+from pyro_hyperbolic.geometry import Manifold
+from pyro_hyperbolic.infer.posterior.energy import Energy, Program
+from pyro_hyperbolic.infer.posterior.gauge import blocks
+from pyro_hyperbolic.infer.posterior.moves import Points
+
+_TRIES = 20  # of draws from the prior with a density, for each chain
+
+
+class Target:
+    """The energy of a program at ``count`` vectors ``(P, D)`` at a time, in one compiled function.
+
+    :param model: the program; ``args`` and ``kwargs`` are its arguments.
+    :param count: how many vectors.
+
+    :ivar energy: the program as a function of one vector.
+    :ivar prior: vectors of draws from the prior.
+    :ivar prior_evidence: logarithm of the mean likelihood of the draws: next to nothing where there are many data.
+    :ivar blocks: what may turn freely, and the terms of the energy that hold it.
+    """
+
+    def __init__(self, model: Program, args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> None:
+        self.energy = Energy(model, args, kwargs)
+        self.count, self.size = count, self.energy.size
+        self.prior, self.prior_evidence = self._prior_draws()
+        self.blocks = blocks({name: site.shape for name, site in self.energy.sites.items()}, self.prior)
+        mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None, None))
+        with explained("compiled", "give the program a fixed structure, or use pyro.infer.MCMC"):
+            self._compiled = compile_function(mapped, self.prior, *self._terms())
+            self._evaluate(self.prior)
+
+    def gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies ``(P,)`` and gradients ``(P, D)``, with the terms that hold what turns freely."""
+        gradient, (energy, _) = self._evaluate(x)
+        return energy, gradient
+
+    def energies(self, x: Tensor) -> Tensor:
+        """Energies of any number of vectors ``(N, D)``."""
+        parts = [self.gradients(self.filled(part))[0][: len(part)] for part in x.split(self.count)]
+        return torch.cat(parts)
+
+    def filled(self, x: Tensor) -> Tensor:
+        """As many vectors as the compiled function takes, from fewer: the last one again and again."""
+        return torch.cat([x, x[-1:].expand(self.count - len(x), -1)]).contiguous()
+
+    def curvatures(self, x: Tensor) -> dict[str, list[Tensor]]:
+        """Of the spaces of points at vectors ``(P, D)``, by site."""
+        return self._evaluate(x)[1][1]
+
+    def leaves(self, x: Tensor) -> dict[str, list[tuple[Manifold, int]]]:
+        """The factors of the spaces of points, with curvatures ``(P, 1)``, and their dimensions.
+
+        Sites whose points have curvatures of their own are left out.
+        """
+        out = {}
+        for name, curvatures in self.curvatures(x).items():
+            if all(c[0].numel() == 1 for c in curvatures):
+                space = self.energy.spaces[name].with_curvatures([c.reshape(-1, 1) for c in curvatures])
+                dim = next(site.shape[-1] for site in self.energy.sites.values() if site.point == name)
+                out[name] = space.leaves(dim)
+        return out
+
+    def points(self, vector: Tensor) -> list[Points]:
+        """The points that may be rearranged, in the order that they have at a vector ``(D,)``."""
+        out = []
+        leaves = self.leaves(self.filled(vector.unsqueeze(0)))
+        for name, site in self.energy.sites.items():
+            if site.point not in leaves:
+                continue
+            columns, start = self.energy.columns(name).reshape(-1, site.shape[-1]), 0
+            for number, (leaf, dim) in enumerate(leaves[site.point]):
+                part = columns[:, start : start + dim]
+                start += dim
+                if len(part) >= dim + 2:
+                    one = leaf.with_curvatures([c[0, 0] if isinstance(c, Tensor) else c for c in leaf.curvatures])
+                    points = one.from_unconstrained(vector[part])
+                    order = one.dist(points.unsqueeze(0), points.unsqueeze(1)).fill_diagonal_(-1.0).argsort(-1)
+                    radius = vector[part].square().sum(-1).mean().sqrt().item()
+                    out.append(Points(site.point, number, part, order, radius))
+        return out
+
+    def hold(self, vectors: Tensor, best: Tensor) -> None:
+        """Find what turns freely at vectors ``(P, D)``, and hold it as it lies in ``best`` ``(D,)``."""
+        for block in self.blocks:
+            block.hold(lambda x: self.gradients(x)[0], vectors, best)
+
+    def turned(self, x: Tensor) -> Tensor:
+        """Vectors ``(P, D)``, with all that turns freely in the orientation that is preferred."""
+        for block in self.blocks:
+            x = block.turned(x)
+        return x
+
+    @property
+    def held(self) -> float:
+        """What the terms that hold take from the energy where everything lies as is preferred."""
+        return sum(float(block.weight.sum()) * block.columns.shape[-1] for block in self.blocks)
+
+    @property
+    def free(self) -> list[list[str]]:
+        """The groups of sites that turn together, by their names in the program."""
+        return [[self.energy.sites[n].point or n for n in names] for block in self.blocks for names in block.free]
+
+    def _energy(self, vector: Tensor, references: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Any]:
+        with OutOfPlaceRandom(), ConstantsOnDevice(), DecompositionsOnDevice():
+            energy, curvatures = self.energy(vector)
+        for block, reference, weight in zip(self.blocks, references, weights, strict=True):
+            energy = energy + block.term(vector, reference, weight)
+        return energy, curvatures
+
+    def _terms(self) -> tuple[list[Tensor], list[Tensor]]:
+        return [block.reference for block in self.blocks], [block.weight for block in self.blocks]
+
+    def _evaluate(self, x: Tensor) -> Any:
+        return self._compiled(x, *self._terms())
+
+    def _prior_draws(self) -> tuple[Tensor, float]:
+        draws: list[Tensor] = []
+        scores: list[float] = []
+        for attempt in range(_TRIES * self.count):
+            vector, score = self.energy.draw()
+            scores.append(score)
+            last = _TRIES * self.count - attempt <= self.count - len(draws)
+            if last or (bool(vector.isfinite().all()) and bool(self.energy(vector)[0].isfinite())):
+                draws.append(vector.nan_to_num(0.0, 0.0, 0.0))
+            if len(draws) == self.count:
+                break
+        evidence = torch.tensor(scores).nan_to_num(-math.inf).logsumexp(0).item() - math.log(len(scores))
+        return torch.stack(draws), evidence
