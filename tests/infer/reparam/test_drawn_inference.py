@@ -59,9 +59,8 @@ def test_the_range_of_curvatures(chart, family, centered, c):
 @every_centring
 def test_chains_end(chart, centered):
     # Precise data make wild first steps; test_drawn_proofs has twenty seeds of each.
-    for seed in range(2):
-        pyro.set_rng_seed(seed)
-        run(NUTS, with_drawn_curvature(distances(chart, noise=0.001), centered=centered), max_tree_depth=2)
+    pyro.set_rng_seed(0)
+    run(NUTS, with_drawn_curvature(distances(chart, noise=0.001), centered=centered), max_tree_depth=2)
 
 
 @every_centring
