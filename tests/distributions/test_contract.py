@@ -21,7 +21,7 @@ from tests.distributions.cases import (
     tensors,
     with_shapes,
 )
-from tests.helpers import DTYPES, ROUNDING
+from tests.helpers import DTYPES, ROUNDING, in_turns
 
 every_distribution = pytest.mark.parametrize("case", DISTRIBUTIONS, ids=str)
 every_normal = pytest.mark.parametrize("case", NORMALS, ids=str)
@@ -264,8 +264,9 @@ def test_mask(case):
     torch.testing.assert_close(masked, distribution.log_prob(value) * torch.tensor([1.0, 0.0, 1.0]))
 
 
-@pytest.mark.parametrize("family", [dist.MixtureSameFamily, torch.distributions.MixtureSameFamily])
-@every_distribution
+@pytest.mark.parametrize(
+    ("case", "family"), in_turns(DISTRIBUTIONS, [dist.MixtureSameFamily, torch.distributions.MixtureSameFamily]), ids=str
+)
 def test_mixture_density_is_a_weighted_sum(case, family):
     components = case.make((2, 4))
     weights = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]], dtype=torch.float64)
@@ -298,15 +299,15 @@ def test_deepcopy_draws_the_same(case):
     torch.testing.assert_close(again.rsample(), sample, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    "copier", [copy.deepcopy, lambda distribution: pickle.loads(pickle.dumps(distribution))], ids=["copy", "pickle"]
-)
-@pytest.mark.parametrize("case", WITH_PARAMETERS, ids=str)
+COPIERS = {"copy": copy.deepcopy, "pickle": lambda distribution: pickle.loads(pickle.dumps(distribution))}
+
+
+@pytest.mark.parametrize(("case", "copier"), in_turns(WITH_PARAMETERS, COPIERS), ids=str)
 def test_copy_with_parameters_in_training(case, copier):
     params = {**case.params((3,)), **tensors(case.params((3,)))}
     distribution = case.on(params)
     value = distribution.rsample()
-    again = copier(distribution)
+    again = COPIERS[copier](distribution)
     (name, *_) = again.arg_constraints
     assert getattr(again, name).requires_grad
     assert getattr(again, name) is not getattr(distribution, name)
