@@ -93,9 +93,7 @@ def follows(programs: str, steps: int = STEPS, **options: Any) -> None:
         same(actual[name], value, TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    ("programs", "steps"), rows(lambda name: name not in SIMILAR | {"sparse GP"})
-)
+@pytest.mark.parametrize(("programs", "steps"), rows(lambda name: name not in SIMILAR | {"sparse GP"}))
 def test_traced_steps(programs: str, steps: int, traced: None) -> None:
     follows(programs, steps, compile=True)
 

@@ -62,11 +62,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(
     ("trainer", "name", "started"),
-    [
-        (trainer, name, (i + j) % 2 == 1)
-        for i, trainer in enumerate(TRAINERS)
-        for j, name in enumerate(REFUSED)
-    ],
+    [(trainer, name, (i + j) % 2 == 1) for i, trainer in enumerate(TRAINERS) for j, name in enumerate(REFUSED)],
 )
 def test_what_is_no_state_is_refused(trainer: str, name: str, started: bool, x: Tensor) -> None:
     states = []
