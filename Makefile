@@ -3,7 +3,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # On two cores two processes of one thread each are faster than one process of two threads.
-TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=agg
+# Bytecode is kept whatever the environment says: the next run, and processes that tests start, need not compile again.
+TEST_ENV := OMP_NUM_THREADS=1 MPLBACKEND=agg PYTHONDONTWRITEBYTECODE=
 WORKERS ?= 2
 
 .PHONY: help install mnist experiments test test-slow test-gpu test-browser lint format typecheck docs notebooks bench bench-gpu clean

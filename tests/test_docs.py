@@ -98,9 +98,9 @@ def test_notebooks_are_kept_with_what_their_code_gave(path: Path) -> None:
 
 
 def shortened(code: str) -> str:
-    """With half of the steps, which are enough to see that it learns."""
+    """With a third of the steps, which are enough to see that it learns."""
     assert code.count("range(200)") == 1
-    return code.replace("range(200)", "range(100)")
+    return code.replace("range(200)", "range(70)")
 
 
 # The mean of the data alone explains them to (1 + log 2 pi)/2 per feature, which is 70.9.

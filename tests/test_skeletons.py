@@ -193,8 +193,8 @@ def test_model_on_the_torus_trains(posterior: str) -> None:
     options: dict[str, Any] = {"hidden_dim": 8, "likelihood": "normal", "decoder": "mlp"}
     vae = ManifoldVAE(manifold, 2, 3, prior=posterior, posterior=posterior, **options)
     data = torch.randn(40, 1) * torch.tensor([4.0, -3.0, 2.0])
-    svi = SVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 0.03}), Trace_ELBO())
-    losses = [svi.step(data) for _ in range(40)]
+    svi = SVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 0.06}), Trace_ELBO())
+    losses = [svi.step(data) for _ in range(20)]
     assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
     assert manifold.c.item() != 1.0
 
@@ -245,7 +245,7 @@ def test_layer_is_the_same_in_both_charts() -> None:
 def test_model_trains(manifold: Manifold) -> None:
     images = (torch.rand(40, 6, 5) < torch.linspace(0.1, 0.9, 5)).float()
     vae = load("model").ConvVAE(ManifoldModule(manifold, learnable=True), 2, (6, 5), channels=2, hidden_dim=8)
-    svi = SVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 0.03}), Trace_ELBO())
-    losses = [svi.step(images) for _ in range(40)]
+    svi = SVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 0.06}), Trace_ELBO())
+    losses = [svi.step(images) for _ in range(20)]
     assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
     assert vae.manifold.c.item() != manifold.c

@@ -78,10 +78,15 @@ def test_noise_is_passed_on_but_not_blown_up():
 
 
 def test_a_tree_fits_a_curved_space_better():
-    distances = graph_distances(networkx.balanced_tree(2, 4))
+    # Three legs: both eigenvalues of the pair that their symmetry makes are taken. In a binary tree the second and the
+    # third are equal, and rounding would choose among their eigenvectors.
+    tree = networkx.Graph()
+    for leg in range(3):
+        networkx.add_path(tree, [0, *range(1 + 4 * leg, 5 + 4 * leg)])
+    distances = graph_distances(tree)
     curved, flat = PoincareBall(1.0), PoincareBall(0.0)
     errors = [misfit(space, hyperbolic_mds(distances, 2, space), distances) for space in (curved, flat)]
-    assert errors[0] < 0.85 * errors[1]
+    assert errors[0] < 0.25 * errors[1]
 
 
 def test_dtypes():

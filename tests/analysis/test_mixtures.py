@@ -74,15 +74,15 @@ def test_as_good_as_a_direct_search(case: SpaceCase) -> None:
 @spaces
 def test_likelihood_never_falls(case: SpaceCase) -> None:
     x = case.points(60, size=0.8)
-    fit = fit_mixture(x, case.space, 3, restarts=1, tolerance=0.0, max_steps=10)
+    fit = fit_mixture(x, case.space, 3, restarts=1, tolerance=0.0, max_steps=7)
     assert len(fit.history) > 5
     assert fit.history[-1] > fit.history[0]
     assert fit.history.diff().min() > -1e-12 * fit.history.abs().max()
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @spaces
-def test_both_precisions_and_pyro(case: SpaceCase, dtype: torch.dtype) -> None:
+def test_both_precisions_and_pyro(case: SpaceCase) -> None:
+    dtype = DTYPES[SPACES.index(case) % 2]
     x = two_groups(case, 100, dtype)
     fit = fit_mixture(x, case.space, 2, restarts=1)
     assert {fit.weights.dtype, fit.loc.dtype, fit.scale.dtype} == {dtype}

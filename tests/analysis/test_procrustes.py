@@ -11,6 +11,7 @@ from torch import Tensor
 from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.analysis import Alignment, procrustes
 from pyro_hyperbolic.geometry import Euclidean, Manifold, Product, Sphere, Stereographic
+from tests.helpers import in_turns
 
 DOUBLE = torch.float64
 SPACES: list[Manifold] = [
@@ -37,9 +38,9 @@ def random_isometry(manifold: Manifold, dim: int, reflected: bool) -> Alignment:
     return Alignment(manifold, source, target, rotation, 0.0)
 
 
-@pytest.mark.parametrize(("dim", "reflected"), [(2, True), (4, False)])
-@pytest.mark.parametrize("manifold", SPACES, ids=str)
-def test_isometric_sets_fall_together(manifold: Manifold, dim: int, reflected: bool) -> None:
+@pytest.mark.parametrize(("manifold", "case"), in_turns(SPACES, [(2, True), (4, False)]), ids=str)
+def test_isometric_sets_fall_together(manifold: Manifold, case: tuple[int, bool]) -> None:
+    dim, reflected = case
     x = sample(manifold, 12, dim)
     y = random_isometry(manifold, dim, reflected)(x)
     align = procrustes(x, y, manifold)

@@ -121,7 +121,9 @@ def test_the_frame_does_not_matter(kind: str, dim: int) -> None:
     x = ball.expmap0(v + 0.5 * v.abs())
     plain = OF_A_FRAME[kind](dim)
     distances = ball.pairwise_dist(*[plain.fit_transform(x, ball)] * 2)
-    for name, frame in FRAMES.items():
+    # A search takes long, so that it has one permutation and one rotation.
+    for name in FRAMES if kind == "tangent" else ("axes exchanged", "rotated"):
+        frame = FRAMES[name]
         other = OF_A_FRAME[kind](dim)
         y = other.fit_transform(x @ frame.mT, ball)
         torch.testing.assert_close(

@@ -125,7 +125,6 @@ SPHERE, PRODUCT = Sphere(1.0), Product((Sphere(1.0), 2), (Sphere(4.0), 1), (Poin
 COUPLED = torch.eye(5) + 0.4 * torch.ones(5, 5).tril(-1)
 
 
-@pytest.mark.parametrize("level", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize(
     "make",
     [
@@ -138,11 +137,12 @@ COUPLED = torch.eye(5) + 0.4 * torch.ones(5, 5).tril(-1)
     ],
     ids=["isotropic", "diagonal", "product", "coupled", "fisher", "power"],
 )
-def test_coverage_where_geodesics_close(make, level: float) -> None:
+def test_coverage_where_geodesics_close(make) -> None:
     torch.manual_seed(0)
     z = make(1.0).sample()
-    assert posterior_coverage(make(1.0), z, level=level) == pytest.approx(level, abs=0.03)
-    assert posterior_coverage(make(0.4), z, level=level) < level - 0.05
+    for level in (0.1, 0.9):
+        assert posterior_coverage(make(1.0), z, level=level) == pytest.approx(level, abs=0.03)
+        assert posterior_coverage(make(0.4), z, level=level) < level - 0.05
 
 
 BALL = PoincareBall(1.0)

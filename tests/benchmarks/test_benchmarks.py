@@ -25,6 +25,7 @@ def _fake(*ratios: float) -> object:
     return group
 
 
+@pytest.mark.slow
 def test_every_group_prints_its_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     status = run.main([*TINY, "--json", str(file)])

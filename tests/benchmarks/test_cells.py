@@ -54,6 +54,7 @@ cells.main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_without_loss(tmp_path: Path) -> None:
     whole = cells.main([*TINY, "--folder", str(tmp_path / "whole")])
     command = [*TINY, "--folder", str(tmp_path / "killed")]

@@ -72,6 +72,7 @@ def test_sizes_of_the_groups() -> None:
     assert {row for _, a, b, _ in RATIOS for row in (a, b)} <= set(GROUPS["bounds"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_every_kind_of_row_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "results.json"

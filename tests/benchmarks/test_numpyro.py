@@ -84,6 +84,7 @@ def test_without_numpyro(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert "there is no NumPyro: pip install 'pyro_hyperbolic[numpyro]'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_our_chain_is_counted() -> None:
     """Every leapfrog after the warm-up, and none before."""
     found = numpyro_nuts.ours(POSTERIORS["three points"](), warmup=5, samples=8, seed=0)

@@ -101,7 +101,7 @@ def test_non_edges_are_uniform(listing: bool, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(splits_module, "_LIST_ALL_PAIRS", 2**22 if listing else 0)
     # 9 edges among 66 pairs, so 57 non-edges; one is drawn for the test set of each seed.
     path = make(12, [(i, i + 1) for i in range(9)])
-    draws = 2850
+    draws = 1140
     counts: dict[tuple[int, ...], int] = {}
     for seed in range(draws):
         (pair,) = pairs(split_edges(path, test=0.12, validation=0, seed=seed).test_negatives)

@@ -14,7 +14,7 @@ from torch.distributions import biject_to, kl_divergence, transform_to
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Lorentz, PoincareBall, Stereographic
 from tests.distributions.cases import EUCLIDEAN, NORMALS, WINDING, NormalCase
-from tests.helpers import ROUNDING, same
+from tests.helpers import ROUNDING, in_turns, same
 from tests.loop import SHAPES, curvatures, equals_loop
 
 D = 3
@@ -235,8 +235,7 @@ def test_the_ball_is_flat_at_zero(distribution):
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @every_chart
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("dim", [1, 2, 5])
+@pytest.mark.parametrize(("dim", "dtype"), in_turns([1, 2, 5], [torch.float32, torch.float64]))
 def test_extreme_curvatures(distribution, chart, dtype, dim):
     # Scales that the coordinates hold: the smaller of 1 and 1/sqrt(c).
     c = torch.logspace(-8, 4, 25, dtype=dtype).requires_grad_()

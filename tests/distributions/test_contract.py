@@ -21,7 +21,7 @@ from tests.distributions.cases import (
     tensors,
     with_shapes,
 )
-from tests.helpers import DTYPES, ROUNDING
+from tests.helpers import DTYPES, ROUNDING, in_turns
 
 every_distribution = pytest.mark.parametrize("case", DISTRIBUTIONS, ids=str)
 every_normal = pytest.mark.parametrize("case", NORMALS, ids=str)
@@ -102,10 +102,11 @@ def test_on_the_meta_device(case):
             {name: value.to("meta") if isinstance(value, torch.Tensor) else value for name, value in params}
         )
     sample = distribution.rsample((2,))
-    for out in (sample, distribution.log_prob(sample), distribution.log_prob(sample.clone())):
-        assert out.is_meta
+    assert sample.is_meta
     assert sample.shape == (2, 3, *case.event_shape)
-    assert distribution.log_prob(sample).shape == (2, 3)
+    for log_prob in (distribution.log_prob(sample), distribution.log_prob(sample.clone())):
+        assert log_prob.is_meta
+        assert log_prob.shape == (2, 3)
 
 
 @every_distribution
@@ -264,8 +265,11 @@ def test_mask(case):
     torch.testing.assert_close(masked, distribution.log_prob(value) * torch.tensor([1.0, 0.0, 1.0]))
 
 
-@pytest.mark.parametrize("family", [dist.MixtureSameFamily, torch.distributions.MixtureSameFamily])
-@every_distribution
+@pytest.mark.parametrize(
+    ("case", "family"),
+    in_turns(DISTRIBUTIONS, [dist.MixtureSameFamily, torch.distributions.MixtureSameFamily]),
+    ids=str,
+)
 def test_mixture_density_is_a_weighted_sum(case, family):
     components = case.make((2, 4))
     weights = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]], dtype=torch.float64)
@@ -298,15 +302,15 @@ def test_deepcopy_draws_the_same(case):
     torch.testing.assert_close(again.rsample(), sample, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    "copier", [copy.deepcopy, lambda distribution: pickle.loads(pickle.dumps(distribution))], ids=["copy", "pickle"]
-)
-@pytest.mark.parametrize("case", WITH_PARAMETERS, ids=str)
+COPIERS = {"copy": copy.deepcopy, "pickle": lambda distribution: pickle.loads(pickle.dumps(distribution))}
+
+
+@pytest.mark.parametrize(("case", "copier"), in_turns(WITH_PARAMETERS, COPIERS), ids=str)
 def test_copy_with_parameters_in_training(case, copier):
     params = {**case.params((3,)), **tensors(case.params((3,)))}
     distribution = case.on(params)
     value = distribution.rsample()
-    again = copier(distribution)
+    again = COPIERS[copier](distribution)
     (name, *_) = again.arg_constraints
     assert getattr(again, name).requires_grad
     assert getattr(again, name) is not getattr(distribution, name)

@@ -72,9 +72,8 @@ def _agrees(distribution, mean, sd, mean_error, sd_error):
     assert ((sd - exact_sd).abs() < sd_error * exact_sd).all()
 
 
-@pytest.mark.parametrize(
-    "distribution", [pytest.param(hdist.RiemannianNormal, marks=pytest.mark.slow), hdist.WrappedNormal]
-)
+@pytest.mark.slow
+@every_prior
 def test_nuts_agrees_with_the_grid(distribution):
     kernel = NUTS(_model(distribution), step_size=0.5, target_accept_prob=0.7, max_tree_depth=3)
     mcmc = MCMC(kernel, num_samples=260, warmup_steps=50, disable_progbar=True)
@@ -85,9 +84,8 @@ def test_nuts_agrees_with_the_grid(distribution):
     _agrees(distribution, v.mean(0), v.std(0), mean_error=3.5 / n.sqrt(), sd_error=3.5 / (2 * n).sqrt())
 
 
-@pytest.mark.parametrize(
-    "distribution", [hdist.WrappedNormal, pytest.param(hdist.RiemannianNormal, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@every_prior
 def test_autoguide_agrees_with_the_grid(distribution):
     model = _model(distribution)
     guide = AutoMultivariateNormal(model, init_scale=1.0)

@@ -53,7 +53,12 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, example: ModuleType, name: str, 
 
 
 @pytest.mark.parametrize(
-    "options", ["", "--prior riemannian --posterior riemannian --curvature 0.3", "--iwae-samples 0 --gplvm-steps 0"]
+    "options",
+    [
+        "",
+        pytest.param("--prior riemannian --posterior riemannian --curvature 0.3", marks=pytest.mark.slow),
+        "--iwae-samples 0 --gplvm-steps 0",
+    ],
 )
 def test_branching_diffusion_runs(options: str, tree: ModuleType, tmp_path: Path) -> None:
     result = run(tree, TREE, tmp_path, options)
@@ -104,9 +109,9 @@ def test_branching_diffusion_resumes_bit_for_bit(
     "options",
     [
         "--graph karate",
-        "--graph balanced_tree:2:4 --space h2 --num-negatives 50",
+        pytest.param("--graph balanced_tree:2:4 --space h2 --num-negatives 50", marks=pytest.mark.slow),
         "--space p2 --prior riemannian --posterior riemannian --posterior-scale isotropic --validation 0 --seeds 1",
-        "--space h2,s1 --seeds 1",
+        pytest.param("--space h2,s1 --seeds 1", marks=pytest.mark.slow),
     ],
 )
 def test_link_prediction_runs(

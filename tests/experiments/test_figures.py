@@ -97,7 +97,12 @@ def source(store: RunStore) -> Source:
     return Source(store, Settings(), **TINY)
 
 
-@pytest.mark.parametrize("name", FIGURES)
+# Those that take long; the densities and the confusion have further tests below.
+LONG = {"densities_isotropic", "densities_anisotropic", "branching_embeddings", "branching_curvatures"}
+LONG |= {"mnist_latents", "confusion"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in FIGURES])
 def test_is_drawn(name: str, store: RunStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw([name], store, tmp_path, Settings(), TINY)
     (path,) = (path for path in tmp_path.rglob("*") if path.is_file())

@@ -94,10 +94,10 @@ def test_settings_are_checked() -> None:
         Table3(seeds=3)
 
 
-@pytest.mark.parametrize("stop", [2, 4])
+@pytest.mark.parametrize("stop", [1, 2])
 def test_an_interrupted_group_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
     """Bit for bit: the results are those of a sweep without interruption."""
-    table = replace(TINY["table1"], epochs=4)
+    table = TINY["table1"]
     cells = ["c=0.3, sigma0=1.0"]
     sweep(table, RunStore(tmp_path / "whole"), patterns=cells)
     expected = {key: run["metrics"] for key, run in RunStore(tmp_path / "whole").records("table1").items()}
@@ -121,7 +121,7 @@ def test_an_interrupted_group_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     step = EnsembleSVI.step
     monkeypatch.setattr(EnsembleSVI, "step", lambda *args, **kwargs: steps.append(1) or step(*args, **kwargs))
     sweep(table, store, eager, cells)
-    assert len(steps) == (4 - stop) * 7  # 444 observations in batches of 64
+    assert len(steps) == (table.epochs - stop) * 7  # 444 observations in batches of 64
     assert {key: run["metrics"] for key, run in store.records("table1").items()} == expected
     assert not list((tmp_path / "parts" / "checkpoints").iterdir())
 

@@ -47,8 +47,14 @@ KARATE = datasets.graph("karate")
 sweep_module = sys.modules["experiments.sweep"]  # whose name the function of the same name hides
 
 
+# One of each kind of data: the others train the same models on them.
+QUICK = {"table1", "table3", "table4", "ablation"}
+
+
 @pytest.mark.usefixtures("bundled")
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in EXPERIMENTS]
+)
 def test_from_data_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(datasets, "graph", lambda name: KARATE)
     experiment, store = TINY[name], RunStore(tmp_path)

@@ -10,7 +10,7 @@ import torch
 
 from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.geometry.variation import base_point_variation
-from tests.helpers import DTYPES, ROUNDING, same
+from tests.helpers import DTYPES, ROUNDING, in_turns, same
 from tests.loop import SHAPES, curvatures, equals_loop
 
 D = 3
@@ -87,8 +87,8 @@ def leaves(batch, dtype=torch.float64):
     return [(0.4 * t).requires_grad_() for t in tensors]
 
 
-# Two of the shapes for each operation, in turns.
-SHAPED = [(*row, *SHAPES[(i + k) % len(SHAPES)]) for i, row in enumerate(ROWS) for k in (0, 2)]
+# One of the shapes for each operation and chart, in turns.
+SHAPED = [(*row, *shape) for row, shape in in_turns(ROWS, SHAPES)]
 
 
 @pytest.mark.parametrize(

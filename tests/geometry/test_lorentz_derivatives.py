@@ -92,7 +92,7 @@ def test_gradient_of_the_distance_at_equal_points_is_zero(dtype):
 SMALL_CURVATURES = [1.0, 1e-2, 1e-4, 1e-6]
 
 
-@pytest.mark.parametrize("c", SMALL_CURVATURES)
+@pytest.mark.parametrize("c", SMALL_CURVATURES[1::2])
 @pytest.mark.parametrize("name", [n for n in OPERATIONS if n not in ("lambda_x", "from_poincare")])
 def test_derivatives_in_c_in_float32(name, c):
     """They do not go by way of the time component, which is as large as 1/sqrt(c): against float64."""

@@ -223,10 +223,13 @@ OPS = {
 
 # One of two shapes for each operation and space, in turns. Ball and hyperboloid have a table of their own.
 LOOPS = [
-    (case, name, *[((3,), ()), ((2, 1), (3,))][(i + j) % 2])
+    (case, name, *[((3,), ()), ((2, 1), (3,))][(i + j) // 2 % 2])
     for i, case in enumerate(CURVED)
     for j, name in enumerate(OPS)
-    if case.of not in (PoincareBall, Lorentz) or name in ("log_det_exp", "from_unconstrained", "log_det_unconstrained")
+    if (i + j) % 2 == 0
+    and (
+        case.of not in (PoincareBall, Lorentz) or name in ("log_det_exp", "from_unconstrained", "log_det_unconstrained")
+    )
 ]
 
 

@@ -111,9 +111,9 @@ compiled = {"ignore_jit_warnings": True}
 LOSSES = [
     pytest.param(Trace_ELBO(), COPIES, id="Trace_ELBO"),
     pytest.param(TraceMeanField_ELBO(), COPIES, id="TraceMeanField_ELBO"),
-    pytest.param(TraceGraph_ELBO(), COPIES, id="TraceGraph_ELBO"),
+    pytest.param(TraceGraph_ELBO(), COPIES, id="TraceGraph_ELBO", marks=slow),
     pytest.param(RenyiELBO(alpha=0, num_particles=4, **PLATES), COPIES, id="RenyiELBO, alpha 0"),
-    pytest.param(RenyiELBO(alpha=0.5, num_particles=4, **PLATES), COPIES, id="RenyiELBO, alpha 1/2"),
+    pytest.param(RenyiELBO(alpha=0.5, num_particles=4, **PLATES), COPIES, id="RenyiELBO, alpha 1/2", marks=slow),
     pytest.param(DReG_ELBO(num_particles=4, **PLATES), COPIES, id="DReG_ELBO"),
     pytest.param(RenyiELBO(alpha=2, num_particles=4, **PLATES), COPIES, id="RenyiELBO, alpha 2", marks=slow),
     pytest.param(TraceTailAdaptive_ELBO(num_particles=PARTICLES, **PLATES), 1, id="TraceTailAdaptive_ELBO", marks=slow),

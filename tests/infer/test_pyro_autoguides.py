@@ -15,7 +15,7 @@ import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.geometry import Lorentz
 from pyro_hyperbolic.infer import with_drawn_curvature
-from tests.helpers import same
+from tests.helpers import in_turns, same
 
 CHARTS = [PoincareBall(0.7), Lorentz(0.7)]
 GUIDES = {
@@ -73,9 +73,9 @@ def model(chart, distribution=hdist.WrappedNormal):
 CASES = [(name, hdist.WrappedNormal) for name in GUIDES] + [("AutoMultivariateNormal", hdist.RiemannianNormal)]
 
 
-@every_chart
-@pytest.mark.parametrize(("name", "distribution"), CASES)
-def test_it_trains_and_predicts(name, distribution, chart):
+@pytest.mark.parametrize(("case", "chart"), in_turns(CASES, CHARTS), ids=repr)
+def test_it_trains_and_predicts(case, chart):
+    name, distribution = case
     program = model(chart, distribution)
     guide = GUIDES[name](program)
     svi = SVI(program, guide, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO())
@@ -114,8 +114,7 @@ def test_a_drawn_curvature_is_an_error_with_its_remedy(name, chart):
         svi.step()
 
 
-@every_chart
-@pytest.mark.parametrize("name", [name for name in GUIDES if name != "AutoStructured"])
+@pytest.mark.parametrize(("name", "chart"), in_turns([n for n in GUIDES if n != "AutoStructured"], CHARTS), ids=repr)
 def test_a_drawn_curvature_under_its_remedy(name, chart):
     @with_drawn_curvature
     def program():

@@ -227,7 +227,7 @@ def test_ensemble():
     for seed in range(3):
         torch.manual_seed(seed)
         members.append(ManifoldVAE(ManifoldModule("h2,s2,u2", learnable=True), 6, 4, hidden_dim=5, likelihood="normal"))
-    ensemble = EnsembleSVI([(m.model, m.guide) for m in members], Adam({"lr": 1e-2}), Trace_ELBO())
-    losses = torch.stack([ensemble.step(x, shared=True).detach().clone() for _ in range(16)])
+    ensemble = EnsembleSVI([(m.model, m.guide) for m in members], Adam({"lr": 3e-2}), Trace_ELBO())
+    losses = torch.stack([ensemble.step(x, shared=True).detach().clone() for _ in range(9)])
     assert losses.isfinite().all()
-    assert (losses[-5:].mean(0) < losses[:5].mean(0)).all()
+    assert (losses[-4:].mean(0) < losses[:4].mean(0)).all()

@@ -171,8 +171,10 @@ def test_log_chi_integral(dim):
 
 
 @dims
-@pytest.mark.parametrize("q", [0.0, 0.03, 7.0, 1e3])
-@pytest.mark.parametrize("shift", [-3.0, -0.5, 0.5, 3.0])
+@pytest.mark.parametrize(
+    ("q", "shift"),
+    [(q, shift) for i, q in enumerate((0.0, 0.03, 7.0, 1e3)) for shift in [(-3.0, 0.5), (-0.5, 3.0)][i % 2]],
+)
 def test_tail_mass(dim, q, shift):
     n = dim - 1
     y = max(_mode(q, n) + shift, 0.3)

@@ -1,4 +1,4 @@
-"""``DistributedSVI`` in three processes, which have to do what one process does."""
+"""``DistributedSVI`` in several processes, which have to do what one process does."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from torch import Tensor
 from pyro_hyperbolic.infer import DistributedSVI, FastSVI, log_marginal_likelihood, process_group
 from tests.accelerate.processes import distributed_worker as worker
 
-WORKER, WORLD = Path(worker.__file__), 3
+WORKER = Path(worker.__file__)
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)], ids="{} processes".format)
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of several processes found."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, str(WORKER), str(WORLD), str(folder)]
+    command = [sys.executable, str(WORKER), str(request.param), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=WORKER.parents[3], check=False)
     assert done.returncode == 0, done.stderr
-    results = [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
+    results = [torch.load(folder / f"{rank}.pt") for rank in range(request.param)]
     failures = [scenario["failed"] for result in results for scenario in result.values() if "failed" in scenario]
     assert not failures, failures[0]
     return results

@@ -28,7 +28,7 @@ def wrapped(c: float = 1.0, **options: Any) -> HyperbolicVAE:
 MEMBERS: dict[str, list[Callable[[], Any]]] = {
     "wrapped": [wrapped, wrapped, wrapped],
     "riemannian": [lambda: wrapped(prior="riemannian", posterior="riemannian")] * 2,
-    "euclidean": [lambda: EuclideanVAE(2, 6, hidden_dim=8)] * 2,
+    "euclidean": [lambda: EuclideanVAE(2, 6, hidden_dim=8)] * 3,
     "graph": [lambda: HyperbolicVGAE(PoincareBall(1.0), 6, EDGES, latent_dim=2, hidden_dim=4)] * 2,
     "graphs": [lambda edges=edges: HyperbolicVGAE(PoincareBall(1.0), 6, edges, latent_dim=2) for edges in GRAPHS],
     "hyperboloid": [lambda: HyperbolicVAE(Lorentz(1.0), 2, 6, hidden_dim=8)] * 2,

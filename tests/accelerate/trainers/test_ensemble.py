@@ -64,7 +64,7 @@ def same_states(modules: list[Any], states: list[dict[str, Tensor]], tolerance: 
 
 
 # What differs from these in its distributions alone is no other matter for the trainer.
-QUICK = {"wrapped", "graphs", "one member", "curvatures", "learnable curvature"}
+QUICK = {"euclidean", "graphs", "one member", "curvatures", "learnable curvature"}
 
 
 class TestAgainstSeparateRuns:
@@ -90,7 +90,7 @@ class TestAgainstSeparateRuns:
         ],
     )
     def test_losses(self, loss):
-        modules = build("curvatures")
+        modules = build("euclidean")
         args = data(modules)
         losses, _ = separate(modules, [args] * 3, loss=loss)
         same(together(ensemble(modules, loss=loss(), randomness="same"), args, shared=True), losses, TOLERANCE)
@@ -105,7 +105,7 @@ class TestAgainstSeparateRuns:
     @pytest.mark.parametrize(
         ("name", "clip"),
         [
-            ("wrapped", {"clip_norm": 0.5}),
+            ("euclidean", {"clip_norm": 0.5}),
             pytest.param("wrapped", {"clip_value": 0.1}, marks=pytest.mark.slow),
             pytest.param("learnable curvature", {"clip_norm": 0.5}, marks=pytest.mark.slow),
             ("graph", {"clip_norm": 0.5, "clip_value": 0.1}),
@@ -130,7 +130,7 @@ class TestAgainstSeparateRuns:
     )
     def test_learning_rates(self, optim):
         rates = torch.tensor([1e-3, 4e-3, 2e-2])
-        modules = build("wrapped")
+        modules = build("euclidean")
         args = data(modules)
         losses, states = separate(modules, [args] * 3, optim=lambda i: optim(rates[i].item()))
         svi = ensemble(modules, optim(5e-3), learning_rates=rates, randomness="same")
@@ -143,7 +143,7 @@ class TestAgainstSeparateRuns:
             return pyro.optim.ExponentialLR(options)
 
         rates = torch.tensor([5e-3, 2e-2])
-        modules = build("wrapped")[:2]
+        modules = build("euclidean")[:2]
         args = data(modules)
         expected = []
         for module, rate in zip(copy.deepcopy(modules), rates.tolist(), strict=True):
@@ -224,7 +224,7 @@ class TestNoise:
         assert (losses[0] != losses[0].roll(1)).all()
 
     def test_set_up_draws_nothing(self):
-        modules = build("wrapped")
+        modules = build("euclidean")
         args = data(modules)
         one, two = ensemble(modules), ensemble(copy.deepcopy(modules))
         torch.manual_seed(3)

@@ -78,7 +78,7 @@ class TestRefused:
     @pytest.mark.parametrize("started", [False, True])
     @pytest.mark.parametrize("size", [1, 2, 4])
     def test_wrong_number_of_batches(self, size, started):
-        svi, x = ensemble(build("wrapped")), torch.rand(size, 5, 6)
+        svi, x = ensemble(build("euclidean")), torch.rand(size, 5, 6)
         if started:
             svi.step(torch.rand(5, 6), shared=True)
         evaluations = [svi.step, svi.evaluate_loss]
@@ -92,7 +92,7 @@ class TestRefused:
     def test_batches_of_all_members(self):
         """An epoch of ``Minibatches`` without members."""
         with pytest.raises(ValueError, match=r"got shape \(5, 6\); use shared=True .* or Minibatches with members=3"):
-            ensemble(build("wrapped")).run(Minibatches(torch.rand(10, 6), 5).epoch(1))
+            ensemble(build("euclidean")).run(Minibatches(torch.rand(10, 6), 5).epoch(1))
 
     @pytest.mark.parametrize(
         ("x", "options", "message"),
@@ -102,7 +102,7 @@ class TestRefused:
         ],
     )
     def test_estimates(self, x, options, message):
-        svi = ensemble(build("wrapped"))
+        svi = ensemble(build("euclidean"))
         svi.step(torch.rand(4, 6), shared=True)
         with pytest.raises(ValueError, match=message):
             svi.log_marginal_likelihood(x, num_samples=2, **options)
@@ -124,7 +124,7 @@ class TestRefused:
     )
     def test_arguments(self, options, message):
         with pytest.raises(ValueError, match=message):
-            ensemble(build("wrapped"), **options)
+            ensemble(build("euclidean"), **options)
 
     @pytest.mark.parametrize(
         ("members", "message"),
@@ -148,7 +148,7 @@ class TestRefused:
 
     def test_a_step_that_is_captured_needs_a_cuda_device(self):
         with pytest.raises(ValueError, match="capture=True needs parameters on a CUDA device, they are on cpu"):
-            ensemble(build("wrapped"), capture=True).step(torch.rand(3, 6), shared=True)
+            ensemble(build("euclidean"), capture=True).step(torch.rand(3, 6), shared=True)
 
 
 class Aside(PyroModule):
@@ -228,7 +228,7 @@ class TestValidation:
         losses = []
         for validate_every in (1, 1000):
             pyro.set_rng_seed(0)
-            modules = build("wrapped")
+            modules = build("euclidean")
             svi = ensemble(modules, validate_every=validate_every)
             torch.manual_seed(1)
             losses.append(torch.stack([svi.step(*data(modules), shared=True) for _ in range(4)]))

@@ -16,12 +16,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.accelerate.trainers import run
 from pyro_hyperbolic.accelerate.trainers.graphs import CapturedStep
 from pyro_hyperbolic.accelerate.trainers.transfer import Transfer
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, Minibatches
-from pyro_hyperbolic.models import HyperbolicVAE
+from pyro_hyperbolic.models import EuclideanVAE
 from tests.helpers import same
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -47,9 +46,9 @@ def graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, devi
     return taken
 
 
-def vae(seed: int, device: str) -> HyperbolicVAE:
+def vae(seed: int, device: str) -> EuclideanVAE:
     pyro.set_rng_seed(seed)
-    return HyperbolicVAE(PoincareBall(1.0), 2, 3, hidden_dim=5, likelihood="normal").to(device)
+    return EuclideanVAE(2, 3, hidden_dim=5, likelihood="normal").to(device)
 
 
 def single(device: str, **options: Any) -> tuple[FastSVI, Minibatches]:

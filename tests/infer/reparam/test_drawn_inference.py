@@ -38,8 +38,7 @@ def test_no_curvature_is_an_exception(chart, family, centered):
 @every_chart
 @every_family
 @every_centring
-@pytest.mark.parametrize("c", [1e-8, 1e-4, 1.0, 1e4])
-def test_the_range_of_curvatures(chart, family, centered, c):
+def test_the_range_of_curvatures(chart, family, centered):
     double = {"dtype": torch.float64}
     model = with_drawn_curvature(
         distances(chart, family, dist.LogNormal(torch.zeros((), **double), 4.0), scale=0.02), centered=centered
@@ -47,21 +46,20 @@ def test_the_range_of_curvatures(chart, family, centered, c):
     torch.set_default_dtype(torch.float64)
     try:
         params, potential, _, _ = initialize_model(model)
-        params["c"] = torch.tensor(c, **double).log()
-        grads, value = potential_grad(potential, params)
+        for c in (1e-8, 1e-4, 1.0, 1e4):
+            grads, value = potential_grad(potential, params | {"c": torch.tensor(c, **double).log()})
+            assert value.isfinite()
+            assert all(grad.isfinite().all() for grad in grads.values())
     finally:
         torch.set_default_dtype(torch.float32)
-    assert value.isfinite()
-    assert all(grad.isfinite().all() for grad in grads.values())
 
 
 @every_chart
 @every_centring
 def test_chains_end(chart, centered):
     # Precise data make wild first steps; test_drawn_proofs has twenty seeds of each.
-    for seed in range(2):
-        pyro.set_rng_seed(seed)
-        run(NUTS, with_drawn_curvature(distances(chart, noise=0.001), centered=centered), max_tree_depth=2)
+    pyro.set_rng_seed(0)
+    run(NUTS, with_drawn_curvature(distances(chart, noise=0.001), centered=centered), max_tree_depth=2)
 
 
 @every_centring

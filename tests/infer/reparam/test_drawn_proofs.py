@@ -166,7 +166,7 @@ def test_importance_sampling_without_data(chart, family, dim):
 def test_evidence_and_posterior_with_data(chart, family):
     # Reference: draws from the prior, whose weights are the likelihood alone and contain no density of points.
     plain = distances(chart, family)
-    reference, drawn = log_weights(plain, lambda: poutine.block(plain, expose=["c", "z"])(), 40_000)
+    reference, drawn = log_weights(plain, lambda: poutine.block(plain, expose=["c", "z"])(), 20_000)
     expected = summary(reference, drawn.nodes["c"]["value"].log().flatten())
     for centered, site in ((True, "z_coords"), (False, "z_base")):
 
@@ -175,7 +175,7 @@ def test_evidence_and_posterior_with_data(chart, family):
             with pyro.plate("points", 3):
                 pyro.sample(site, dist.MultivariateStudentT(8.0, torch.zeros(2), torch.eye(2)))
 
-        log_w, drawn = log_weights(with_drawn_curvature(plain, centered=centered), guide, 40_000)
+        log_w, drawn = log_weights(with_drawn_curvature(plain, centered=centered), guide, 20_000)
         actual = summary(log_w, drawn.nodes["c"]["value"].log().flatten())
         for value, error in ((0, 1), (2, 3)):
             assert expected[error] < 0.05
