@@ -1,6 +1,6 @@
 r"""Moves from one arrangement of points to another.
 
-Distances to a few others leave a point two places, on either side of them, and a chain does not cross what lies between.
+Distances to a few others leave a point two places, on either side of them, and a chain does not cross what lies there.
 And the place of all points together is known by the prior alone, so that a chain only drifts there. Three moves help.
 All lead back with the same probability, so they are proposals of a Metropolis step:
 
