@@ -1,0 +1,167 @@
+"""Hamiltonian Monte Carlo of many chains at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# From vectors (..., D) to energies (...) and their gradients (..., D).
+Gradients = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+_TARGET = 0.8  # mean acceptance
+_LARGEST_ERROR = 1000.0  # of the energy, beyond which a trajectory counts as diverged, as in Stan
+_MOST_STEPS = 512
+
+
+@dataclass
+class State:
+    """Where the chains are: ``x`` ``(..., D)``, with the energies ``(...)`` and the gradients there."""
+
+    x: Tensor
+    energy: Tensor
+    gradient: Tensor
+
+    @classmethod
+    def at(cls, gradients: Gradients, x: Tensor) -> State:
+        """At vectors."""
+        return cls(x, *gradients(x))
+
+    def taken(self, other: State, where: Tensor) -> State:
+        """The other one for some of the chains."""
+        rows = where.unsqueeze(-1)
+        return State(
+            torch.where(rows, other.x, self.x),
+            torch.where(where, other.energy, self.energy),
+            torch.where(rows, other.gradient, self.gradient),
+        )
+
+
+@dataclass
+class Sweep:
+    """What one trajectory of every chain did.
+
+    :ivar acceptance: probabilities ``(...)``.
+    :ivar diverged: ``(...)``.
+    :ivar steps: of the trajectory.
+    """
+
+    acceptance: Tensor
+    diverged: Tensor
+    steps: int
+
+
+class Metric:
+    """A root ``A`` of the inverse mass matrix: a diagonal ``(D,)`` or a matrix ``(D, D)``.
+
+    Matrices ``(..., D, D)`` are those of chains that broadcast with them.
+    """
+
+    def __init__(self, root: Tensor) -> None:
+        self.root = root
+
+    def times(self, p: Tensor) -> Tensor:
+        """``A p`` for rows ``p``."""
+        if self.root.dim() > 2:
+            return (self.root @ p.unsqueeze(-1)).squeeze(-1)
+        return p * self.root if self.root.dim() == 1 else p @ self.root.mT
+
+    def transposed(self, g: Tensor) -> Tensor:
+        """``A^T g`` for rows ``g``."""
+        if self.root.dim() > 2:
+            return (self.root.mT @ g.unsqueeze(-1)).squeeze(-1)
+        return g * self.root if self.root.dim() == 1 else g @ self.root
+
+    def whitened(self, x: Tensor) -> Tensor:
+        """``A^{-1} x`` for rows ``x``."""
+        if self.root.dim() > 2:
+            return torch.linalg.solve(self.root, x.unsqueeze(-1)).squeeze(-1)
+        return x / self.root if self.root.dim() == 1 else torch.linalg.solve(self.root, x.mT).mT
+
+    def learned(self, draws: Tensor) -> Metric:
+        """From the spread of draws ``(N, D)``, drawn towards this one where there are few.
+
+        Matrices ``(..., D, D)`` are learned each from its own draws ``(N, ..., D)``.
+        """
+        weight = len(draws) / (len(draws) + 5.0 * draws.shape[-1])
+        if self.root.dim() == 1:
+            return Metric((weight * draws.var(0) + (1 - weight) * self.root.square()).sqrt())
+        covariance = weight * covariances(draws) + (1 - weight) * self.root @ self.root.mT
+        root, info = torch.linalg.cholesky_ex(covariance)
+        return Metric(torch.where((info == 0)[..., None, None], root, self.root))
+
+
+def covariances(draws: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Of draws ``(N, ..., D)``, as ``(..., D, D)``.
+
+    :param weights: ``(N, ...)``, which sum to 1; then nothing is done about the small number of draws.
+    """
+    if weights is None:
+        weights = draws.new_full(draws.shape[:-1], 1 / len(draws))
+        unbiased = len(draws) / (len(draws) - 1)
+    else:
+        unbiased = 1.0
+    weights = weights.unsqueeze(-1)
+    apart = draws - (weights * draws).sum(0)
+    return unbiased * torch.einsum("n...i,n...j->...ij", weights * apart, apart)
+
+
+def trajectories(
+    gradients: Gradients, start: State, metric: Metric, size: float | Tensor, steps: int
+) -> tuple[State, Sweep]:
+    """One trajectory of so many steps of every chain, accepted or not; ``size`` may differ between chains."""
+    length = size.unsqueeze(-1) if isinstance(size, Tensor) else size
+    p = torch.randn_like(start.x)
+    before = start.energy + 0.5 * p.square().sum(-1)
+    now = start
+    p = p - 0.5 * length * metric.transposed(now.gradient)
+    for step in range(steps):
+        now = State.at(gradients, now.x + length * metric.times(p))
+        p = p - (1.0 if step < steps - 1 else 0.5) * length * metric.transposed(now.gradient)
+    error = (now.energy + 0.5 * p.square().sum(-1) - before).nan_to_num(math.inf)
+    probability = (-error).clamp(max=0).exp()
+    # Where an energy is infinite a gradient may be nan: such a proposal is never taken.
+    accepted = (torch.rand_like(probability) < probability) & now.gradient.isfinite().all(-1)
+    return start.taken(now, accepted), Sweep(probability, error > _LARGEST_ERROR, steps)
+
+
+class StepSize:
+    """Nesterov's dual averaging on the mean acceptance of all chains (Hoffman and Gelman, 2014).
+
+    :param size: where it begins: a number, or a tensor of sizes that are adapted each by its own acceptance.
+    """
+
+    def __init__(self, size: Any) -> None:
+        self.restart(size)
+
+    def restart(self, size: Any) -> None:
+        """Begin anew around a size."""
+        self.size = self.mean = size
+        self._centre, self._error, self._count = _log(2 * size), 0.0 * size, 0
+
+    def see(self, acceptance: Any) -> None:
+        """Take the acceptance of a trajectory with ``size``, and choose the next one."""
+        self._count += 1
+        weight, decay = 1 / (self._count + 10), self._count**-0.75
+        self._error = (1 - weight) * self._error + weight * (_TARGET - acceptance)
+        log = self._centre - math.sqrt(self._count) / 0.05 * self._error
+        self.mean = _exp(decay * log + (1 - decay) * _log(self.mean))
+        self.size = _exp(log)
+
+
+def number_of_steps(length: float, size: float) -> int:
+    """Of a trajectory of about that length, drawn around it, so that no period of the motion is met each time."""
+    share = 0.6 + 0.8 * torch.rand(()).item()
+    return max(1, min(_MOST_STEPS, round(share * length / size)))
+
+
+def _log(x: Any) -> Any:
+    return x.log() if isinstance(x, Tensor) else math.log(x)
+
+
+def _exp(x: Any) -> Any:
+    return x.exp() if isinstance(x, Tensor) else math.exp(x)
