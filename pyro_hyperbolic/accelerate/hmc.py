@@ -58,7 +58,7 @@ class Sweep:
 class Metric:
     """A root ``A`` of the inverse mass matrix: a diagonal ``(D,)`` or a matrix ``(D, D)``.
 
-    Matrices ``(..., D, D)`` are those of chains that broadcast with them.
+    Several matrices ``(..., D, D)``, for chains ``(..., D)`` that broadcast with them, do not learn by themselves.
     """
 
     def __init__(self, root: Tensor) -> None:
@@ -78,36 +78,16 @@ class Metric:
 
     def whitened(self, x: Tensor) -> Tensor:
         """``A^{-1} x`` for rows ``x``."""
-        if self.root.dim() > 2:
-            return torch.linalg.solve(self.root, x.unsqueeze(-1)).squeeze(-1)
         return x / self.root if self.root.dim() == 1 else torch.linalg.solve(self.root, x.mT).mT
 
     def learned(self, draws: Tensor) -> Metric:
-        """From the spread of draws ``(N, D)``, drawn towards this one where there are few.
-
-        Matrices ``(..., D, D)`` are learned each from its own draws ``(N, ..., D)``.
-        """
+        """From the spread of draws ``(N, D)``, drawn towards this one where there are few."""
         weight = len(draws) / (len(draws) + 5.0 * draws.shape[-1])
         if self.root.dim() == 1:
             return Metric((weight * draws.var(0) + (1 - weight) * self.root.square()).sqrt())
-        covariance = weight * covariances(draws) + (1 - weight) * self.root @ self.root.mT
+        covariance = weight * torch.cov(draws.mT) + (1 - weight) * self.root @ self.root.mT
         root, info = torch.linalg.cholesky_ex(covariance)
-        return Metric(torch.where((info == 0)[..., None, None], root, self.root))
-
-
-def covariances(draws: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Of draws ``(N, ..., D)``, as ``(..., D, D)``.
-
-    :param weights: ``(N, ...)``, which sum to 1; then nothing is done about the small number of draws.
-    """
-    if weights is None:
-        weights = draws.new_full(draws.shape[:-1], 1 / len(draws))
-        unbiased = len(draws) / (len(draws) - 1)
-    else:
-        unbiased = 1.0
-    weights = weights.unsqueeze(-1)
-    apart = draws - (weights * draws).sum(0)
-    return unbiased * torch.einsum("n...i,n...j->...ij", weights * apart, apart)
+        return self if bool(info) else Metric(root)
 
 
 def trajectories(

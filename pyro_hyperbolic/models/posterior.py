@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Transform
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic.accelerate.hmc import Gradients, Metric, State, StepSize, covariances, trajectories
+from pyro_hyperbolic.accelerate.hmc import Gradients, Metric, State, StepSize, trajectories
 from pyro_hyperbolic.accelerate.programs.compiled import compile_function, explained
 from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.ops.nested import map_tensors
@@ -149,8 +149,8 @@ def _resampled(target: Target, data: Data, count: int, num_proposals: int) -> _R
     centre = base_distribution(mixture[0]).loc
     v = target.chart(centre).inv(z)
     # Where few draws have all the weight, the spread of the proposals counts for more.
-    share = (worth / (worth + 5.0 * v.shape[-1])).to(v.dtype)[..., None, None]
-    spread = share * covariances(v, weights.to(v.dtype)) + (1 - share) * covariances(v)
+    share = _share(worth, v)
+    spread = share * _covariances(v, weights) + (1 - share) * _covariances(v)
     return _Resampled(points, k, good, centre, torch.linalg.cholesky_ex(spread).L)
 
 
@@ -169,7 +169,7 @@ def _moved(gradients: Gradients, start: Tensor, metric: Metric) -> tuple[Tensor,
     size = StepSize(first)
     for turn in range(_ROUNDS):
         if turn:
-            metric = metric.learned(state.x)
+            metric = _learned(metric, state.x)
             size.restart(first)
         for _ in range(_PER_ROUND):
             state, sweep = trajectories(gradients, state, metric, size.size, _number_of_steps())
@@ -179,6 +179,25 @@ def _moved(gradients: Gradients, start: Tensor, metric: Metric) -> tuple[Tensor,
         state, sweep = trajectories(gradients, state, metric, size.mean, _number_of_steps())
         acceptance += sweep.acceptance.mean(0) / _LAST
     return state.x, acceptance
+
+
+def _learned(metric: Metric, v: Tensor) -> Metric:
+    """From the spread of chains ``(C, N, d)`` of each datum."""
+    share = _share(torch.tensor(float(len(v))), v)
+    root, info = torch.linalg.cholesky_ex(share * _covariances(v) + (1 - share) * metric.root @ metric.root.mT)
+    return Metric(torch.where((info == 0)[..., None, None], root, metric.root))
+
+
+def _share(count: Tensor, v: Tensor) -> Tensor:
+    """How much the covariance of so many draws is worth, against a guess of it."""
+    return (count / (count + 5.0 * v.shape[-1])).to(v)[..., None, None]
+
+
+def _covariances(v: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Of vectors ``(C, N, d)`` with weights ``(C, N)`` that sum to 1, as ``(N, d, d)``."""
+    share = torch.full_like(v[..., :1], 1 / len(v)) if weights is None else weights.to(v.dtype).unsqueeze(-1)
+    apart = v - (share * v).sum(0)
+    return torch.einsum("cni,cnj->nij", share * apart, apart)
 
 
 def _at(energies: Callable[..., Any], centre: Tensor, data: Data) -> Gradients:

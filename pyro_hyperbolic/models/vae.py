@@ -217,8 +217,7 @@ class VAE(NamedModel):
         :param seed: of the random numbers, whose global state then stays as it is; ``None`` goes on with that.
         :param chunk: how many pairs of a datum and a draw are held at a time, but at least those of one datum. By
             default 8,192, and 32,768 on a GPU.
-        :param compile: compile the steps of Hamiltonian Monte Carlo. It takes about 20 seconds, and steps of count data
-            on a CPU are four times as fast.
+        :param compile: compile the steps of Hamiltonian Monte Carlo, which pays where many data are moved.
         :param progress: show a progress bar.
 
         >>> _ = torch.manual_seed(0)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, covariances, trajectories
+from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, trajectories
 
 
 def test_every_target_has_its_own_metric_and_step_size() -> None:
     """Correlated normals of widths from 0.2 to 5, of which 200 chains each start at one point."""
     torch.manual_seed(0)
     widths = torch.tensor([0.2, 1.0, 5.0])
-    root = torch.linalg.cholesky(torch.tensor([[1.0, 0.95], [0.95, 1.0]])) * widths[:, None, None]
+    shape = torch.linalg.cholesky(torch.tensor([[1.0, 0.95], [0.95, 1.0]]))
+    root = shape * widths[:, None, None]
     precision = torch.linalg.inv(root @ root.mT)
 
     def gradients(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -20,31 +21,24 @@ def test_every_target_has_its_own_metric_and_step_size() -> None:
         return 0.5 * (x * gradient).sum(-1), gradient
 
     state = State.at(gradients, 2 * widths.reshape(1, 3, 1).expand(200, 3, 2).clone())
-    metric, size = Metric(torch.eye(2).expand(3, 2, 2)), StepSize(0.1 * torch.ones(3))
-    for turn in range(60):
+    metric, size = Metric(shape.expand(3, 2, 2)), StepSize(torch.ones(3))
+    for turn in range(50):
         state, sweep = trajectories(gradients, state, metric, size.size, 3 + turn % 5)
         size.see(sweep.acceptance.mean(0))
-        if turn in (20, 30, 40):
-            metric = metric.learned(state.x)
-            size.restart(0.5 * torch.ones(3))
     assert sweep.acceptance.shape == sweep.diverged.shape == (200, 3)
-    assert ((size.mean > 0.5) & (size.mean < 3.0)).all()
-    assert torch.allclose(metric.times(metric.whitened(state.x)), state.x, rtol=1e-3, atol=1e-3 * widths[0])
+    assert torch.allclose(size.mean / size.mean[1], widths, rtol=0.2)
     noise = torch.linalg.solve(root, state.x.unsqueeze(-1)).squeeze(-1)
     assert torch.allclose(noise.mean(0), torch.zeros(3, 2), atol=4 / 200**0.5)
-    assert torch.allclose(covariances(noise), torch.eye(2).expand(3, 2, 2), atol=4 * (2 / 200) ** 0.5)
+    for of_one in noise.unbind(1):
+        assert torch.allclose(torch.cov(of_one.mT), torch.eye(2), atol=4 * (2 / 200) ** 0.5)
 
 
 def test_one_metric_is_that_of_every_chain() -> None:
     torch.manual_seed(0)
     x, root = torch.randn(50, 3), torch.randn(3, 3).tril() + 3 * torch.eye(3)
     one, each = Metric(root), Metric(root.expand(50, 3, 3))
-    for method in ("times", "transposed", "whitened"):
+    for method in ("times", "transposed"):
         assert torch.allclose(getattr(one, method)(x), getattr(each, method)(x), atol=1e-5)
-    assert torch.allclose(covariances(x), torch.cov(x.mT), atol=1e-6)
-    weights = torch.rand(50, 1).softmax(0)
-    expected = torch.cov(x.mT, aweights=weights.squeeze(), correction=0)
-    assert torch.allclose(covariances(x.unsqueeze(1), weights).squeeze(0), expected, atol=1e-6)
     sizes = StepSize(0.3), StepSize(torch.tensor([0.3]))
     for acceptance in (0.9, 0.2, 0.7):
         sizes[0].see(acceptance)

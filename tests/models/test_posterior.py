@@ -12,6 +12,7 @@ from pyro_hyperbolic import Lorentz, PoincareBall, Sphere
 from pyro_hyperbolic.analysis import posterior_coverage
 from pyro_hyperbolic.geometry import Manifold, from_signature
 from pyro_hyperbolic.models import CountVAE, EuclideanVAE, ManifoldVAE, PosteriorDraws, posterior
+from tests.models.cases import COMPOSED, VAES
 
 
 class LinearEncoder(nn.Module):
@@ -108,6 +109,17 @@ def test_regions_hold_the_truth(manifold: Manifold, dim: int, options: dict[str,
     assert posterior_coverage(vae.encode(x), truth) < 0.7
 
 
+@pytest.mark.slow
+def test_every_model(few_trajectories: None) -> None:
+    for case in (*VAES, *COMPOSED):
+        vae = case.build()
+        found = vae.posterior(*case.args, **case.kwargs, num_samples=2, num_proposals=25)
+        assert found.samples.shape == (2, case.num_latents, case.num_coordinates)
+        vae.latent.check(found.samples)
+        assert found.samples.dtype == vae.encode(*case.args, **case.kwargs).sample().dtype
+        assert found.moved.all()  # 25 proposals are too few
+
+
 def test_chart_has_the_jacobian_that_it_says() -> None:
     torch.manual_seed(0)
     for manifold, dim, _ in SPACES:
@@ -125,10 +137,13 @@ def test_chart_has_the_jacobian_that_it_says() -> None:
 
 
 @pytest.fixture
-def counts(monkeypatch: pytest.MonkeyPatch) -> tuple[CountVAE, dict[str, Any]]:
-    """A model and data, and few trajectories."""
+def few_trajectories(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_ROUNDS", "_PER_ROUND", "_LAST"):
         monkeypatch.setattr(posterior, name, 1)
+
+
+@pytest.fixture
+def counts(few_trajectories: None) -> tuple[CountVAE, dict[str, Any]]:
     torch.manual_seed(0)
     vae = CountVAE(PoincareBall(1.0), 2, num_features=8, hidden_dim=4, batches=2, target_sum=20, dropout=0.5)
     return vae, {"x": torch.poisson(torch.full((5, 8), 3.0)) + 1, "covariates": {"batch": torch.arange(5) % 2}}
