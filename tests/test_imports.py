@@ -48,7 +48,7 @@ ROOMS_MAY_IMPORT = {
     ("accelerate", "trainers"): {"bounds", "programs"},
     ("accelerate", "processes"): {"trainers", "bounds", "programs"},
     ("infer", "reparam"): set(),
-    ("infer", "posterior"): set(),
+    ("infer", "posterior"): {"reparam"},
 }
 WITHOUT_PYRO = ("ops", "geometry")
 # Only what needs them may load them; each takes as long as the package itself.
