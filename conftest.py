@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import sys
+from pathlib import Path
 
 import pyro
 import pytest
@@ -48,6 +49,14 @@ def coarse_pictures(monkeypatch):
 
     save = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: save(self, path, **options | {"dpi": 30}))
+
+
+@pytest.fixture
+def blank_pictures(monkeypatch):
+    """Files in the place of pictures: for tests of what is written beside them."""
+    from matplotlib.figure import Figure  # late: many tests draw nothing
+
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: Path(path).touch())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -93,7 +93,7 @@ def leaves(kernel, leaf, sign, number):
         yield leaf
 
 
-def test_proposals_have_the_weights_of_their_leaves(monkeypatch, traced):
+def test_proposals_have_the_weights_of_their_leaves(monkeypatch):
     pyro.set_rng_seed(0)
     kernel = FastNUTS(potential_fn=lambda values: 4 * values["x"].square().sum(), step_size=0.4, adapt_step_size=False)
     kernel.initial_params = {"x": torch.tensor([0.3, -0.2])}
