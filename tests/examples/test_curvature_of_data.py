@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-TINY = "--leaves 8 --dims 2 3 --num-steps 30 --warmup 3 --num-samples 4 --chains 2 --max-tree-depth 2"
+TINY = "--leaves 5 --dims 2 3 --num-steps 5 --warmup 2 --num-samples 4 --chains 2 --max-tree-depth 2"
 
 
 @pytest.fixture(scope="module")
