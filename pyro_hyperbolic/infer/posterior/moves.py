@@ -131,7 +131,10 @@ class Points:
         spans = (rank[others] < sizes.unsqueeze(-1)) & ~moves.unsqueeze(1)
         own = (size > 1) & (torch.rand(count, 1, device=device) < 0.5)
         spans[:, 0] = torch.where(own, moves, spans[:, 0])
-        return moves, spans
+        # Sums that are not independent span no mirror; whether they are is a matter of their weights alone.
+        weights = spans.to(torch.float64)
+        spanned = torch.linalg.det(weights @ weights.mT) > 0.5
+        return moves & spanned.unsqueeze(-1), spans
 
 
 def _embedded(v: Tensor, k: Tensor) -> Tensor:
