@@ -78,6 +78,7 @@ def log_evidence(
     :param most_levels: the number of levels beyond which there are no more.
     :param progress: show a bar.
 
+    >>> import pyro
     >>> import pyro.distributions as dist
     >>> def model(data):
     ...     loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
