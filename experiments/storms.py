@@ -22,7 +22,7 @@ band is where the mean direction is north: the storms turn there.
 
     python -m experiments.storms
     python -m experiments.storms --components 2 3 4 5 6 --num-steps 1500 --starts 4
-    python -m experiments.storms --components 4 --chains 32
+    python -m experiments.storms --components 4 --chains 8
 """
 
 from __future__ import annotations
@@ -286,8 +286,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--components", type=positive(int), nargs="+", default=[1, 2, 4], help="components to choose from")
     p.add_argument("--num-steps", type=positive(int), default=250, help="steps of SVI")
     p.add_argument("--starts", type=positive(int), default=2, help="starts of SVI; the best is kept")
-    p.add_argument("--chains", type=at_least(2), default=16, help="number of chains")
-    p.add_argument("--warmup", type=at_least(20), default=300, help="trajectories of each chain that are not kept")
+    p.add_argument("--chains", type=at_least(2), default=4, help="number of chains")
+    p.add_argument("--warmup", type=at_least(20), default=200, help="trajectories of each chain that are not kept")
     p.add_argument("--num-samples", type=at_least(4), default=500, help="samples per chain")
     add_common(p, "--seed", "--output-dir")
     return p
