@@ -9,7 +9,8 @@ for testing:
 * the IWAE estimate of the log-likelihood of a cell,
 * the share of cells whose neighbours have their label,
 * the correlation of latent and lineage distances, and the mixing of batches, where these are known,
-* how often the 90% regions of posteriors hold the truth (for data drawn from the model).
+* how often the 90% regions of posteriors hold the truth, for data drawn from the model: those of the encoder, and
+  those of draws from exact posteriors (``exact``).
 
 With several seeds, scores are means with 95% intervals.
 
@@ -47,7 +48,7 @@ from torch import Tensor
 from examples.command import add_common, at_least, command, input_file, make_parser, positive, seeds
 from examples.intervals import mean_interval
 from examples.runs import load_run, record, save_json, save_run
-from experiments.cells import KnownCells, build_count_vae, embedding_scores
+from experiments.cells import KnownCells, build_count_vae, coverage_scores, embedding_scores
 from experiments.table1 import NEARLY_FLAT
 from pyro_hyperbolic import PoincareBall, datasets, plotting
 from pyro_hyperbolic.analysis import pseudotime
@@ -58,7 +59,8 @@ CURVATURES = {"euclidean": 0.0, "control": NEARLY_FLAT, "hyperbolic": 1.0}
 # Options that may change between the parts of one run; all others decide the result.
 FREE = ("num_epochs", "iwae_samples", "seeds", "models")
 SCORES = {"iwae": "IWAE", "knn_accuracy": "k-NN", "correlation": "lineage", "batch_mixing": "mixing"}
-SCORES |= {"coverage": "coverage"}
+SCORES |= {"coverage": "coverage", "exact_coverage": "exact"}
+COVERED = 200  # cells for which coverage is measured
 
 
 class Source(NamedTuple):
@@ -206,6 +208,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             pyro.set_rng_seed(0)
             bound = log_marginal_likelihood(vae.model, vae.guide, num_samples=args.iwae_samples, **cells.inputs(test))
             scores = {"iwae": bound.mean().item()} | embedding_scores(vae, cells, train_cells, test)
+            scores |= coverage_scores(vae, cells, test[:COVERED])
             if not all(map(math.isfinite, scores.values())):
                 raise ValueError(f"{name}, seed {seed}, has diverged; try a smaller --learning-rate.")
             result["runs"].append({"model": name, "seed": seed, "history": history} | scores)

@@ -1,7 +1,7 @@
 """Imports point one way, between folders and between the files of one.
 
 infer, plotting, datasets -> models -> nn -> distributions -> geometry -> ops
-infer, datasets -> accelerate -> ops.checks
+infer, datasets, models -> accelerate -> ops.checks
 plotting -> analysis -> distributions
 accelerate: processes -> trainers -> bounds -> programs
 """
@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "distributions": {"geometry", "ops"},
     "analysis": {"distributions", "geometry", "ops"},
     "nn": {"distributions", "geometry", "ops"},
-    "models": BELOW_MODELS,
+    "models": {"accelerate"} | BELOW_MODELS,
     "infer": {"accelerate", "models"} | BELOW_MODELS,
     "plotting": {"models", "analysis"} | BELOW_MODELS,
     "datasets": {"accelerate", "models"} | BELOW_MODELS,
@@ -48,7 +48,7 @@ ROOMS_MAY_IMPORT = {
     ("accelerate", "trainers"): {"bounds", "programs"},
     ("accelerate", "processes"): {"trainers", "bounds", "programs"},
     ("infer", "reparam"): set(),
-    ("infer", "posterior"): set(),
+    ("infer", "posterior"): {"reparam"},
 }
 WITHOUT_PYRO = ("ops", "geometry")
 # Only what needs them may load them; each takes as long as the package itself.

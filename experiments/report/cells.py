@@ -21,6 +21,7 @@ METRICS = {
     "rank_correlation": ("rank correlation", 3),
     "batch_mixing": ("batch mixing", 3),
     "coverage": ("coverage of 90% regions", 3),
+    "exact_coverage": ("coverage of 90% regions, exact posteriors", 3),
 }
 """What is shown of a run, with a title and the number of digits."""
 

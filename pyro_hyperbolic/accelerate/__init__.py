@@ -12,8 +12,8 @@ which each imports only those before it:
 ``processes``
     :class:`DistributedSVI`.
 
-Beside them are ``fast_nuts`` and ``checkpoint``. Others register here what they know of their own distributions:
-checks of model and guide by :func:`register_check`, and losses by :func:`register_loss`.
+Beside them are ``fast_nuts``, ``hmc`` and ``checkpoint``. Others register here what they know of their own
+distributions: checks of model and guide by :func:`register_check`, and losses by :func:`register_loss`.
 """
 
 from pyro_hyperbolic.accelerate.bounds.marginal import log_marginal_likelihood

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-# From vectors (P, D) to energies (P,) and their gradients (P, D).
+# From vectors (..., D) to energies (...) and their gradients (..., D).
 Gradients = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 _TARGET = 0.8  # mean acceptance
@@ -20,7 +21,7 @@ _SMALL = 0.3  # the share of trajectories with smaller steps
 
 @dataclass
 class State:
-    """Where the chains are: ``x`` ``(P, D)``, with the energies ``(P,)`` and the gradients there."""
+    """Where the chains are: ``x`` ``(..., D)``, with the energies ``(...)`` and the gradients there."""
 
     x: Tensor
     energy: Tensor
@@ -45,9 +46,9 @@ class State:
 class Sweep:
     """What one trajectory of every chain did.
 
-    :ivar acceptance: probabilities ``(P,)``.
-    :ivar diverged: ``(P,)``.
-    :ivar energy: of place and momentum at the start ``(P,)``.
+    :ivar acceptance: probabilities ``(...)``.
+    :ivar diverged: ``(...)``.
+    :ivar energy: of place and momentum at the start ``(...)``.
     """
 
     acceptance: Tensor
@@ -56,17 +57,24 @@ class Sweep:
 
 
 class Metric:
-    """A root ``A`` of the inverse mass matrix: a diagonal ``(D,)`` or a matrix ``(D, D)``."""
+    """A root ``A`` of the inverse mass matrix: a diagonal ``(D,)`` or a matrix ``(D, D)``.
+
+    Several matrices ``(..., D, D)``, for chains ``(..., D)`` that broadcast with them, do not learn by themselves.
+    """
 
     def __init__(self, root: Tensor) -> None:
         self.root = root
 
     def times(self, p: Tensor) -> Tensor:
         """``A p`` for rows ``p``."""
+        if self.root.dim() > 2:
+            return (self.root @ p.unsqueeze(-1)).squeeze(-1)
         return p * self.root if self.root.dim() == 1 else p @ self.root.mT
 
     def transposed(self, g: Tensor) -> Tensor:
         """``A^T g`` for rows ``g``."""
+        if self.root.dim() > 2:
+            return (self.root.mT @ g.unsqueeze(-1)).squeeze(-1)
         return g * self.root if self.root.dim() == 1 else g @ self.root
 
     def whitened(self, x: Tensor) -> Tensor:
@@ -104,15 +112,18 @@ def geometric_mean(a: Tensor, b: Tensor) -> Tensor:
     return inverse @ (vectors * values.clamp(min=0).sqrt()) @ vectors.mT @ inverse
 
 
-def trajectories(gradients: Gradients, start: State, metric: Metric, size: float, steps: int) -> tuple[State, Sweep]:
-    """One trajectory of so many steps of every chain, accepted or not."""
+def trajectories(
+    gradients: Gradients, start: State, metric: Metric, size: float | Tensor, steps: int
+) -> tuple[State, Sweep]:
+    """One trajectory of so many steps of every chain, accepted or not; ``size`` may differ between chains."""
+    length = size.unsqueeze(-1) if isinstance(size, Tensor) else size
     p = torch.randn_like(start.x)
     before = start.energy + 0.5 * p.square().sum(-1)
     now = start
-    p = p - 0.5 * size * metric.transposed(now.gradient)
+    p = p - 0.5 * length * metric.transposed(now.gradient)
     for step in range(steps):
-        now = State.at(gradients, now.x + size * metric.times(p))
-        p = p - (size if step < steps - 1 else 0.5 * size) * metric.transposed(now.gradient)
+        now = State.at(gradients, now.x + length * metric.times(p))
+        p = p - (1.0 if step < steps - 1 else 0.5) * length * metric.transposed(now.gradient)
     error = (now.energy + 0.5 * p.square().sum(-1) - before).nan_to_num(math.inf)
     probability = (-error).clamp(max=0).exp()
     # Where an energy is infinite a gradient may be nan: such a proposal is never taken.
@@ -121,24 +132,27 @@ def trajectories(gradients: Gradients, start: State, metric: Metric, size: float
 
 
 class StepSize:
-    """Nesterov's dual averaging on the mean acceptance of all chains (Hoffman and Gelman, 2014)."""
+    """Nesterov's dual averaging on the mean acceptance of all chains (Hoffman and Gelman, 2014).
 
-    def __init__(self, size: float) -> None:
+    :param size: where it begins: a number, or a tensor of sizes that are adapted each by its own acceptance.
+    """
+
+    def __init__(self, size: Any) -> None:
         self.restart(size)
 
-    def restart(self, size: float) -> None:
+    def restart(self, size: Any) -> None:
         """Begin anew around a size."""
         self.size = self.mean = size
-        self._centre, self._error, self._count = math.log(2 * size), 0.0, 0
+        self._centre, self._error, self._count = _log(2 * size), 0.0 * size, 0
 
-    def see(self, acceptance: float) -> None:
+    def see(self, acceptance: Any) -> None:
         """Take the acceptance of a trajectory with ``size``, and choose the next one."""
         self._count += 1
         weight, decay = 1 / (self._count + 10), self._count**-0.75
         self._error = (1 - weight) * self._error + weight * (_TARGET - acceptance)
         log = self._centre - math.sqrt(self._count) / 0.05 * self._error
-        self.mean = math.exp(decay * log + (1 - decay) * math.log(self.mean))
-        self.size = math.exp(log)
+        self.mean = _exp(decay * log + (1 - decay) * _log(self.mean))
+        self.size = _exp(log)
 
 
 def drawn(length: float, size: float) -> tuple[float, int]:
@@ -150,3 +164,11 @@ def drawn(length: float, size: float) -> tuple[float, int]:
     few, share, least = torch.rand(3).tolist()
     own = size * least**0.5 if few < _SMALL else size
     return own, max(1, min(_MOST_STEPS, round((0.6 + 0.8 * share) * length / size)))
+
+
+def _log(x: Any) -> Any:
+    return x.log() if isinstance(x, Tensor) else math.log(x)
+
+
+def _exp(x: Any) -> Any:
+    return x.exp() if isinstance(x, Tensor) else math.exp(x)

@@ -135,49 +135,83 @@ def batch_mixing(points: Tensor, batches: Tensor, manifold: Manifold, *, k: int 
 
 
 @torch.no_grad()
-def posterior_coverage(posterior: Any, points: Tensor, *, level: float = 0.9) -> float:
+def posterior_coverage(
+    posterior: Any, points: Tensor, *, level: float = 0.9, manifold: Manifold | None = None
+) -> float:
     r"""The share of true points inside the regions that should hold ``level`` of the mass of their posteriors.
 
-    The region of a posterior is that of highest density in normal coordinates at its location: a ball for an isotropic
-    posterior, an ellipsoid for others. In white noise (``to_noise``) it is
+    The region of a distribution is that of highest density in normal coordinates at its location: a ball for an
+    isotropic one, an ellipsoid for others. In white noise (``to_noise``) it is
     :math:`|\epsilon|^2 \le \chi^2_d(level)`. On a sphere several noises of a wrapped normal lead to one point, some of
     them inside of the region and some outside. There a point counts with the probability that its noise was inside.
+
+    The region of draws consists of the points whose mean distance to the draws is no greater than that of the share
+    ``level`` of the draws themselves. Each mean is over the other draws and the true point, so that the level is exact
+    for any number of draws, up to the steps in which that many can count it.
+
     For exact posteriors the share is ``level`` on average. It is smaller for posteriors that are too narrow, and larger
     for those that are too wide. To judge the posteriors of a model, draw ``points`` from its prior, draw data given the
-    points, and encode the data.
+    points, and encode the data, or draw from their exact posteriors
+    (:meth:`VAE.posterior <pyro_hyperbolic.models.VAE.posterior>`).
 
     :param posterior: a distribution on a manifold (wrapped or Riemannian normal, von Mises-Fisher, power spherical), or
-        a Gaussian with independent coordinates; batch shape ``(N,)``.
+        a Gaussian with independent coordinates, batch shape ``(N,)``; or draws ``(S, N, D)``.
     :param points: ``(N, D)``, the true latents of the data that the posteriors belong to.
     :param level: level of the regions, between 0 and 1.
+    :param manifold: the space of draws; a distribution knows its own.
 
     >>> from pyro_hyperbolic import PoincareBall
     >>> from pyro_hyperbolic.distributions import WrappedNormal
     >>> _ = torch.manual_seed(0)
     >>> posterior = WrappedNormal(torch.zeros(4000, 2), 0.5, PoincareBall(1.0))
-    >>> round(posterior_coverage(posterior, posterior.sample()), 2)
+    >>> points = posterior.sample()
+    >>> round(posterior_coverage(posterior, points), 2)
+    0.9
+    >>> round(posterior_coverage(posterior.sample((19,)), points, manifold=PoincareBall(1.0)), 2)
     0.9
     """
     if not 0 < level < 1:
         raise ValueError(f"posterior_coverage: level must be between 0 and 1, got {level!r}.")
+    if isinstance(posterior, Tensor) != (manifold is not None):
+        raise ValueError(
+            "posterior_coverage: give a manifold with draws (S, N, D), and none with a distribution, got"
+            f" {type(posterior).__name__} and {manifold!r}."
+        )
+    shape = posterior.shape[1:] if manifold else posterior.batch_shape + posterior.event_shape
+    if not isinstance(points, Tensor) or points.shape != shape:
+        raise ValueError(
+            f"posterior_coverage: points must have the shape {tuple(shape)} of a sample of the posterior, got"
+            f" {tuple(points.shape) if isinstance(points, Tensor) else points!r}."
+        )
+    inside = _within_draws(posterior, points, manifold, level) if manifold else _within(posterior, points, level)
+    return inside.double().mean().item()
+
+
+def _within(posterior: Any, points: Tensor, level: float) -> Tensor:
+    """Which points are in the regions of distributions, or how likely."""
     distribution = base_distribution(posterior)
-    if not isinstance(distribution, (ManifoldDistribution, Normal, torch.distributions.Normal)):
+    if isinstance(distribution, ManifoldDistribution):
+        edge = HyperbolicRadius(distribution.dim, 1.0, 0.0).icdf(torch.tensor(level)).item()
+        return distribution._share_within(points, edge)
+    if not isinstance(distribution, (Normal, torch.distributions.Normal)):
         raise ValueError(
             f"posterior_coverage: posterior must be a wrapped or Riemannian normal or Normal(...).to_event(1), got"
             f" {type(distribution).__name__}."
         )
-    if not isinstance(points, Tensor) or points.shape != posterior.batch_shape + posterior.event_shape:
-        raise ValueError(
-            f"posterior_coverage: points must have the shape {tuple(posterior.batch_shape + posterior.event_shape)} of"
-            f" a sample of the posterior, got {tuple(points.shape) if isinstance(points, Tensor) else points!r}."
-        )
-    dim = distribution.dim if isinstance(distribution, ManifoldDistribution) else points.shape[-1]
-    edge = HyperbolicRadius(dim, 1.0, 0.0).icdf(torch.tensor(level)).item()
-    if isinstance(distribution, ManifoldDistribution):
-        inside = distribution._share_within(points, edge)
-    else:
-        inside = ((points - distribution.loc) / distribution.scale).norm(dim=-1) <= edge
-    return inside.double().mean().item()
+    edge = HyperbolicRadius(points.shape[-1], 1.0, 0.0).icdf(torch.tensor(level)).item()
+    return ((points - distribution.loc) / distribution.scale).norm(dim=-1) <= edge
+
+
+def _within_draws(draws: Tensor, points: Tensor, manifold: Manifold, level: float) -> Tensor:
+    """Which points are in the regions of draws."""
+    sets = torch.cat([points.unsqueeze(0), draws]).transpose(0, 1)
+    count = sets.shape[1]
+    flat, space = checked_points("posterior_coverage", sets.flatten(0, 1), manifold)
+    inside = []
+    for some in flat.unflatten(0, (-1, count)).split(max(1, _ROWS**2 // count**2)):
+        mean = space.pairwise_dist(some, some).sum(-1)
+        inside.append((mean[:, 1:] < mean[:, :1]).sum(-1) < level * count)
+    return torch.cat(inside)
 
 
 def _neighbours(x: Tensor, y: Tensor, space: Manifold, k: int, alone: bool) -> Iterator[tuple[Tensor, Tensor]]:

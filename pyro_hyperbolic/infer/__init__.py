@@ -20,7 +20,14 @@ from pyro_hyperbolic.accelerate import (
 from pyro_hyperbolic.infer.autoguide import AutoWrappedNormal
 from pyro_hyperbolic.infer.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.match import check_model_guide, check_sites, checked_points
-from pyro_hyperbolic.infer.posterior import Posterior, sample_posterior
+from pyro_hyperbolic.infer.posterior import (
+    Comparison,
+    Evidence,
+    Posterior,
+    compare,
+    log_evidence,
+    sample_posterior,
+)
 from pyro_hyperbolic.infer.reparam import DrawnCurvature, ManifoldReparam, NoiseReparam, with_drawn_curvature
 
 register_check(checked_points, check_sites)
@@ -28,10 +35,12 @@ register_loss(DReG_ELBO, separable=False)
 
 __all__ = [
     "AutoWrappedNormal",
+    "Comparison",
     "DReG_ELBO",
     "DistributedSVI",
     "DrawnCurvature",
     "EnsembleSVI",
+    "Evidence",
     "FastNUTS",
     "FastSVI",
     "ManifoldReparam",
@@ -39,7 +48,9 @@ __all__ = [
     "NoiseReparam",
     "Posterior",
     "check_model_guide",
+    "compare",
     "load_checkpoint",
+    "log_evidence",
     "log_marginal_likelihood",
     "process_group",
     "sample_posterior",

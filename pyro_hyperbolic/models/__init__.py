@@ -5,6 +5,7 @@ from pyro_hyperbolic.models.count_vae import CountVAE
 from pyro_hyperbolic.models.latent import DISTRIBUTIONS, Latent, ManifoldLatent
 from pyro_hyperbolic.models.likelihoods import LIKELIHOODS, Likelihood
 from pyro_hyperbolic.models.metrics import average_precision, roc_auc
+from pyro_hyperbolic.models.posterior import PosteriorDraws
 from pyro_hyperbolic.models.vae import VAE, EuclideanVAE, HyperbolicVAE, ManifoldVAE
 from pyro_hyperbolic.models.vgae import VGAE, EuclideanVGAE, HyperbolicVGAE, ManifoldVGAE, edge_log_odds
 from pyro_hyperbolic.models.warm_up import WarmUp
@@ -25,6 +26,7 @@ __all__ = [
     "ManifoldLatent",
     "ManifoldVAE",
     "ManifoldVGAE",
+    "PosteriorDraws",
     "WarmUp",
     "average_precision",
     "edge_log_odds",

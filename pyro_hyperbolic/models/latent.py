@@ -10,8 +10,9 @@ import pyro.distributions as dist
 import torch
 from pyro.infer.util import is_validation_enabled
 from torch import Tensor, nn
+from torch.distributions import ComposeTransform, Transform
 
-from pyro_hyperbolic.distributions import RiemannianNormal, WrappedNormal
+from pyro_hyperbolic.distributions import ExpMapTransform, ManifoldTransform, RiemannianNormal, WrappedNormal
 from pyro_hyperbolic.distributions.base import MASS_SCORE
 from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Lorentz, Manifold, PoincareBall
 from pyro_hyperbolic.nn import ManifoldModule, exp0
@@ -83,6 +84,13 @@ class Latent(nn.Module):
         """All distances between points ``(..., N, D)``, as ``(..., N, N)``."""
         raise NotImplementedError
 
+    def chart(self, centre: Tensor) -> Transform:
+        """One-to-one from vectors ``(..., N, d)`` to points, with 0 at the ``centre`` ``(N, D)``.
+
+        The Jacobian is that in the measure which the density of the prior refers to.
+        """
+        raise NotImplementedError
+
     def check(self, z: Tensor) -> None:
         """Raise an error for what are no points of the space."""
 
@@ -149,6 +157,14 @@ class ManifoldLatent(Latent):
 
     def pairwise_dist(self, z: Tensor) -> Tensor:
         return self.manifold().pairwise_dist(z, z)
+
+    def chart(self, centre: Tensor) -> Transform:
+        manifold = self.manifold()
+        at_centre = ExpMapTransform(manifold, centre)
+        if not manifold.geodesics_close:
+            return at_centre
+        # An isometry takes the chart at the origin to the centre.
+        return ComposeTransform([ManifoldTransform(manifold), ExpMapTransform(manifold).inv, at_centre])
 
     def check(self, z: Tensor) -> None:
         check_sizes(z)

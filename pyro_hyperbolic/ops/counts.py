@@ -56,7 +56,8 @@ class _LogMass(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, log_mean: Tensor, log_r: Tensor) -> Tensor:
-        return _in_parts(_value, x, log_mean, log_r)
+        # Many means may share one count: what depends on the count alone is worked out once.
+        return _in_parts(_gammas, x, log_r) + _in_parts(_rest, x, log_mean, log_r)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
@@ -95,10 +96,13 @@ def _in_parts(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     return torch.cat(parts).reshape(shape)
 
 
-def _value(x: Tensor, log_mean: Tensor, log_r: Tensor) -> Tensor:
+def _gammas(x: Tensor, log_r: Tensor) -> Tensor:
     r = log_r.exp()
-    gammas = (r + x - 0.5) * torch.log1p(x / r) - x + stirling(r + x) - stirling(r) - torch.lgamma(1 + x)
-    return gammas + x * log_mean + (r + x) * logsigmoid(log_r - log_mean)
+    return (r + x - 0.5) * torch.log1p(x / r) - x + stirling(r + x) - stirling(r) - torch.lgamma(1 + x)
+
+
+def _rest(x: Tensor, log_mean: Tensor, log_r: Tensor) -> Tensor:
+    return x * log_mean + (log_r.exp() + x) * logsigmoid(log_r - log_mean)
 
 
 def _slope_in_x(x: Tensor, log_mean: Tensor, log_r: Tensor) -> Tensor:

@@ -107,6 +107,20 @@ def test_coverage_is_the_level(distribution, level: float) -> None:
     assert posterior_coverage(narrow, z, level=level) < level - 0.2
 
 
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_coverage_of_draws_is_the_level(level: float) -> None:
+    torch.manual_seed(0)
+    for space in (PoincareBall(1.4), Sphere(0.5)):
+        centre = space.from_normal_coords(None, torch.randn(2000, 2))
+        exact, narrow = (WrappedNormal(centre, scale * torch.tensor([0.2, 1.0]), space) for scale in (1.0, 0.5))
+        z = exact.sample()
+        for count in (9, 39):
+            assert posterior_coverage(exact.sample((count,)), z, level=level, manifold=space) == pytest.approx(
+                level, abs=0.03
+            )
+            assert posterior_coverage(narrow.sample((count,)), z, level=level, manifold=space) < level - 0.15
+
+
 def test_coverage_of_ellipsoids_and_gaussians() -> None:
     torch.manual_seed(0)
     scale = torch.tensor([0.1, 1.0]).expand(4000, 2)
@@ -175,6 +189,15 @@ DISTANCES = BALL.pairwise_dist(POINTS, POINTS)
         ),
         (posterior_coverage, (WrappedNormal(POINTS, 1.0, BALL), POINTS[1:]), {}, r"the shape \(8, 2\) of a sample"),
         (posterior_coverage, (dist.Cauchy(POINTS, 1.0).to_event(1), POINTS), {}, "got Cauchy"),
+        (posterior_coverage, (POINTS[None], POINTS), {}, "give a manifold with draws"),
+        (
+            posterior_coverage,
+            (WrappedNormal(POINTS, 1.0, BALL), POINTS),
+            {"manifold": BALL},
+            "none with a distribution",
+        ),
+        (posterior_coverage, (POINTS[None], POINTS[1:]), {"manifold": BALL}, r"the shape \(8, 2\) of a sample"),
+        (posterior_coverage, (3 * POINTS[None], POINTS), {"manifold": BALL}, "points must lie on"),
     ],
 )
 def test_errors(score, arguments, options, message) -> None:

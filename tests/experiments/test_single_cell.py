@@ -56,7 +56,7 @@ def test_simulated_lineage(run: Any, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert last < first
         assert -600 < entry["iwae"] < -200
         assert -1 <= entry["correlation"] <= 1
-        assert all(0 <= entry[score] <= 1 for score in ("knn_accuracy", "coverage"))
+        assert all(0 <= entry[score] <= 1 for score in ("knn_accuracy", "coverage", "exact_coverage"))
         assert 0 < entry["batch_mixing"] < 1.5
     files = {path.name for path in tmp_path.iterdir()}
     assert files == FILES | {f"{entry['model']}-{entry['seed']}.pt" for entry in result["runs"]}
@@ -67,7 +67,7 @@ def test_simulated_lineage(run: Any, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert written["is_test"].sum() == 30
     assert written["pseudotime"].min() == 0
     table = capsys.readouterr().out.splitlines()[-3:]
-    assert table[0].split() == ["IWAE", "k-NN", "lineage", "mixing", "coverage"]
+    assert table[0].split() == ["IWAE", "k-NN", "lineage", "mixing", "coverage", "exact"]
     mean = sum(entry["iwae"] for entry in result["runs"] if entry["model"] == "hyperbolic") / 2
     assert table[2].startswith("hyperbolic")
     assert f"{mean:.2f} ±" in table[2]

@@ -10,6 +10,10 @@
     Metropolis steps to other arrangements of points.
 ``sampler``
     ``sample_posterior`` puts these together, around the trajectories of :mod:`pyro_hyperbolic.accelerate.hmc`.
+``bridge``, ``haar``
+    Integrals of posteriors by paths from normal distributions, and what the terms that hold add to them.
+``evidence``, ``comparison``
+    ``log_evidence``, and ``compare`` for several models.
 ``record``
     The fields that a sampler hands over.
 ``diagnostics``
@@ -26,7 +30,9 @@
     ``Posterior`` puts it together.
 """
 
+from pyro_hyperbolic.infer.posterior.comparison import Comparison, compare
+from pyro_hyperbolic.infer.posterior.evidence import Evidence, log_evidence
 from pyro_hyperbolic.infer.posterior.result import Posterior
 from pyro_hyperbolic.infer.posterior.sampler import sample_posterior
 
-__all__ = ["Posterior", "sample_posterior"]
+__all__ = ["Comparison", "Evidence", "Posterior", "compare", "log_evidence", "sample_posterior"]

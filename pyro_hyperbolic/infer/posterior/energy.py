@@ -12,12 +12,13 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_sample, init_to_value
-from pyro.infer.mcmc.util import TraceEinsumEvaluator
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to
 
+from pyro_hyperbolic.accelerate.bounds.enumeration import enumerated_elbo
+from pyro_hyperbolic.accelerate.programs.modes import ConstantsOnDevice, DecompositionsOnDevice, OutOfPlaceRandom
 from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.match import manifold_of
@@ -73,11 +74,6 @@ class Energy:
             raise ValueError("the shapes of sites of model depend on values; give every site one shape.")
         frames = [frame for site in first.nodes.values() for frame in site.get("cond_indep_stack", ())]
         self._nesting = max([-frame.dim for frame in frames if frame.vectorized], default=0)
-        self._evaluator = None
-        if self.enumerated:
-            with pyro.validation_enabled(False):
-                trace = poutine.trace(self._summed()).get_trace(*args, **kwargs)
-                self._evaluator = TraceEinsumEvaluator(trace, True, self._nesting)
         dtypes = [site.dtype for site in self.sites.values()]
         self.dtype = max(dtypes, key=lambda dtype: torch.finfo(dtype).bits)
         self.device = first.nodes[next(iter(self.sites))]["value"].device
@@ -89,9 +85,13 @@ class Energy:
 
     def __call__(self, vector: Tensor) -> tuple[Tensor, dict[str, list[Tensor]]]:
         """The energy of one vector ``(D,)``, and the curvatures of the spaces of points by site."""
+        with OutOfPlaceRandom(), ConstantsOnDevice(), DecompositionsOnDevice():
+            return self._energy(vector)
+
+    def _energy(self, vector: Tensor) -> tuple[Tensor, dict[str, list[Tensor]]]:
         with _Spaces() as spaces:
             trace, log_det = self._run(vector)
-        log_joint = trace.log_prob_sum() if self._evaluator is None else self._evaluator.log_prob(trace)
+        log_joint = trace.log_prob_sum() if not self.enumerated else self._summed_out(trace)
         curvatures = {
             name: [torch.as_tensor(c, dtype=self.dtype, device=self.device) for c in space.curvatures]
             for name, space in spaces.found.items()
@@ -100,7 +100,8 @@ class Energy:
 
     def values(self, vector: Tensor) -> dict[str, Tensor]:
         """Values of the latents and of the deterministic sites of the program."""
-        trace, _ = self._run(vector)
+        with OutOfPlaceRandom(), ConstantsOnDevice(), DecompositionsOnDevice():
+            trace, _ = self._run(vector)
         hidden = self.enumerated | {name for name, site in self.sites.items() if site.point is not None}
         sites = {name: site for name, site in trace.nodes.items() if site["type"] == "sample" and name not in hidden}
         return {name: site["value"] for name, site in sites.items() if _is_latent(site) or _is_function(site)}
@@ -151,6 +152,14 @@ class Energy:
         with poutine.trace() as tracer, _Assigned(numbers) as assigned:
             self._summed()(*self.args, **self.kwargs)
         return tracer.trace, assigned.log_det
+
+    def _summed_out(self, trace: Any) -> Tensor:
+        """The logarithm of the joint density, with enumerated sites summed out: a bound without a guide."""
+        nothing = poutine.trace(lambda: None).get_trace()
+        trace.compute_log_prob()
+        nothing.pack_tensors()
+        trace.pack_tensors()
+        return enumerated_elbo(trace, nothing)
 
     def _summed(self) -> Program:
         if not self.enumerated:

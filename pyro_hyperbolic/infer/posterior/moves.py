@@ -131,7 +131,10 @@ class Points:
         spans = (rank[others] < sizes.unsqueeze(-1)) & ~moves.unsqueeze(1)
         own = (size > 1) & (torch.rand(count, 1, device=device) < 0.5)
         spans[:, 0] = torch.where(own, moves, spans[:, 0])
-        return moves, spans
+        # Sums that are not independent span no mirror; whether they are is a matter of their weights alone.
+        weights = spans.to(torch.float64)
+        spanned = torch.linalg.det(weights @ weights.mT) > 0.5
+        return moves & spanned.unsqueeze(-1), spans
 
 
 def _embedded(v: Tensor, k: Tensor) -> Tensor:
@@ -209,21 +212,17 @@ def _exchanged(v: Tensor) -> Tensor:
 
 
 def jump(gradients: Gradients, state: State, points: Points, space: Manifold, move: str) -> tuple[State, Tensor]:
-    """Metropolis steps of every chain to another arrangement of the points, and which of them moved.
+    """Metropolis steps of every chain to other arrangements of the points, and which of them moved.
 
-    What is tried is proposed at once, and each chain takes the first that is accepted: up to there it has not moved.
+    Each step begins where the one before ended: a chain that stopped at the first arrangement it takes would be too
+    often where few others are taken.
     """
-    count, tries = len(state.x), MOVES[move]
-    wide = space.with_curvatures([c.repeat(tries, 1) if isinstance(c, Tensor) else c for c in space.curvatures])
-    x, gain = points.moved(state.x.repeat(tries, 1), wide, move)
-    others = [State.at(gradients, part) for part in x.split(count)]
-    energy = torch.stack([other.energy for other in others])
-    log_ratio = (state.energy - energy + gain.reshape(tries, count)).nan_to_num(-torch.inf)
-    sound = torch.stack([other.gradient.isfinite().all(-1) for other in others])
-    accepted = (torch.rand_like(log_ratio).log() < log_ratio) & sound
-    points.note(accepted.flatten())
-    moved = accepted.any(0)
-    first = accepted.int().argmax(0)
-    for number, other in enumerate(others):
-        state = state.taken(other, moved & (first == number))
+    moved = torch.zeros_like(state.energy, dtype=torch.bool)
+    for _ in range(MOVES[move]):
+        x, gain = points.moved(state.x, space, move)
+        other = State.at(gradients, x)
+        log_ratio = (state.energy - other.energy + gain).nan_to_num(-torch.inf)
+        accepted = (torch.rand_like(log_ratio).log() < log_ratio) & other.gradient.isfinite().all(-1)
+        points.note(accepted)
+        state, moved = state.taken(other, accepted), moved | accepted
     return state, moved

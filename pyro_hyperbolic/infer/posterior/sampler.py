@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,29 +85,59 @@ def sample_posterior(
     >>> posterior.samples["loc"].shape, posterior.converged
     (torch.Size([4, 1000]), True)
     """
-    check_program("model", model)
-    num_chains = checked_integer("num_chains", num_chains, least=2)
-    num_samples = checked_integer("num_samples", num_samples, least=4)
-    warmup = checked_integer("warmup", warmup, least=20)
+    with seeded(seed):
+        chains = run_chains(
+            (model, args, kwargs),
+            {"num_chains": num_chains, "num_samples": num_samples, "warmup": warmup, "seed": seed},
+            start=start,
+            progress=progress,
+            checkpoint=checkpoint,
+        )
+        return chains.result()
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random numbers of a seed inside, and the state of torch's generators as it was outside; no gradients."""
     seed = checked_integer("seed", seed, least=0)
     devices = range(torch.cuda.device_count())
     with torch.random.fork_rng(devices=devices), pyro.validation_enabled(False), torch.no_grad():
         torch.manual_seed(seed)
-        clock = _Clock()
-        target = Target(model, args, kwargs, num_chains)
-        clock.note("compile")
-        settings = {"num_chains": num_chains, "warmup": warmup, "seed": seed}
-        chains = Chains(target, settings, clock, progress)
-        if checkpoint is not None and Path(checkpoint).exists():
-            chains.load(checkpoint)
-        else:
-            chains.begin(find_start(target, start))
-            clock.note("start")
-            chains.warm_up(warmup)
-            clock.note("warm-up")
-        chains.sample(num_samples, checkpoint)
-        clock.note("sampling")
-        return chains.result()
+        yield
+
+
+def run_chains(
+    program: tuple[Program, tuple[Any, ...], dict[str, Any]],
+    settings: dict[str, int],
+    *,
+    start: Mapping[str, Tensor] | Callable[..., Any] | None = None,
+    progress: bool = True,
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> Chains:
+    """The chains of :func:`sample_posterior`, after their last draw.
+
+    :param program: the model and its arguments.
+    """
+    model, args, kwargs = program
+    check_program("model", model)
+    num_chains = checked_integer("num_chains", settings["num_chains"], least=2)
+    num_samples = checked_integer("num_samples", settings["num_samples"], least=4)
+    warmup = checked_integer("warmup", settings["warmup"], least=20)
+    clock = _Clock()
+    target = Target(model, args, kwargs, num_chains)
+    clock.note("compile")
+    settings = {"num_chains": num_chains, "warmup": warmup, "seed": settings["seed"]}
+    chains = Chains(target, settings, clock, progress)
+    if checkpoint is not None and Path(checkpoint).exists():
+        chains.load(checkpoint)
+    else:
+        chains.begin(find_start(target, start))
+        clock.note("start")
+        chains.warm_up(warmup)
+        clock.note("warm-up")
+    chains.sample(num_samples, checkpoint)
+    clock.note("sampling")
+    return chains
 
 
 class Chains:

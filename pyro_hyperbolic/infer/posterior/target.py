@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate.programs.compiled import compile_function, explained
-from pyro_hyperbolic.accelerate.programs.modes import ConstantsOnDevice, DecompositionsOnDevice, OutOfPlaceRandom
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.posterior.energy import Energy, Program
 from pyro_hyperbolic.infer.posterior.gauge import blocks
@@ -112,8 +111,7 @@ class Target:
         return [[self.energy.sites[n].point or n for n in names] for block in self.blocks for names in block.free]
 
     def _energy(self, vector: Tensor, references: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Any]:
-        with OutOfPlaceRandom(), ConstantsOnDevice(), DecompositionsOnDevice():
-            energy, curvatures = self.energy(vector)
+        energy, curvatures = self.energy(vector)
         for block, reference, weight in zip(self.blocks, references, weights, strict=True):
             energy = energy + block.term(vector, reference, weight)
         return energy, curvatures

@@ -1,0 +1,165 @@
+"""Posteriors by ``infer.sample_posterior``: time, diagnostics, and moments beside exact ones.
+
+    python -m benchmarks.posteriors
+    python -m benchmarks.posteriors "12 leaves" karate "tree of 40" --json posteriors.json
+    python -m benchmarks.posteriors "60 leaves, d = 5" --device cuda --num-chains 64 --seeds 4
+    python -m benchmarks.posteriors --calibration 200 --processes 8
+
+Every row counts the time from nothing, the compiler included. ``--calibration`` draws a curvature, four points and
+distances from their model, so many times, and ranks the truth among the draws (simulation-based calibration), in
+each space.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from typing import Any
+
+import pyro
+import torch
+
+from benchmarks.posterior_cases import CASES, SPACES, Case, calibration_model
+from benchmarks.results import add_results, earlier, one_of, require
+from examples.command import add_common, command, make_parser, positive
+from pyro_hyperbolic.infer import Posterior, sample_posterior
+
+RANKS = 19  # draws that a truth is ranked among: 20 bins
+
+
+def measure(name: str, seed: int, device: str, options: dict[str, Any]) -> dict[str, Any]:
+    """One row of the table."""
+    case = CASES[name]()
+    args = [arg.to(device) for arg in case.args]
+    start = time.perf_counter()
+    with torch.device(device):
+        posterior = sample_posterior(case.model, *args, seed=seed, progress=False, **(case.options | options))
+    seconds = time.perf_counter() - start
+    found = posterior.diagnostics()
+    row: dict[str, Any] = {
+        "case": name,
+        "seed": seed,
+        "seconds": seconds,
+        "compile": posterior.seconds["compile"],
+        "r_hat": max(d.r_hat for d in found.values()),
+        "ess": min(min(d.ess_bulk, d.ess_tail) for d in found.values()),
+        "diverged": posterior.divergences.double().mean().item(),
+        "verdict": posterior.summary().splitlines()[-1],
+    }
+    if "c" in posterior.samples:
+        c = posterior.samples["c"]
+        row |= {"c": c.mean().item(), "c_sd": c.std().item(), "c_ess": found["c"].ess_bulk}
+    if case.exact:
+        row["worst_z"] = _worst_z(posterior, case)
+    if case.truth:
+        row["coverage"] = _coverage(posterior, case)
+    return row
+
+
+def _worst_z(posterior: Posterior, case: Case) -> float:
+    """The largest error of a mean, and of a standard deviation, in standard errors."""
+    worst = 0.0
+    for name, (mean, sd) in case.exact.items():
+        draws = posterior.samples[name].double()
+        ess = posterior.diagnostics()[name].bulks.reshape(mean.shape)
+        centred = draws - mean
+        z = (draws.mean((0, 1)) - mean).abs() / (sd / ess.sqrt())
+        # The square of the deviation has its own spread, and about as many effective samples.
+        spread = centred.square().std((0, 1)) / ess.sqrt()
+        worst = max(worst, z.max().item(), ((centred.square().mean((0, 1)) - sd.square()).abs() / spread).max().item())
+    return worst
+
+
+def _coverage(posterior: Posterior, case: Case) -> float:
+    """The share of true distances in their 90% intervals."""
+    shares = []
+    for name, truth in case.truth.items():
+        points, space = posterior.sets_of(name)
+        pairs = torch.triu_indices(points.shape[-2], points.shape[-2], 1).T.split(50)
+        parts = [space.dist(points[:, :, pair[:, 0]], points[:, :, pair[:, 1]]) for pair in pairs]
+        draws = torch.cat(parts, -1).flatten(0, 1)
+        low, high = draws.quantile(0.05, 0), draws.quantile(0.95, 0)
+        shares.append(((low <= truth) & (truth <= high)).double().mean())
+    return torch.stack(shares).mean().item()
+
+
+def rank(space: str, replicate: int) -> int:
+    """The rank of a true curvature among draws of its posterior."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    pyro.set_rng_seed(replicate)
+    truth, observed = calibration_model(space)
+    options: dict[str, Any] = {"num_chains": RANKS, "num_samples": 50, "warmup": 150, "seed": replicate}
+    posterior = sample_posterior(calibration_model, space, observed, progress=False, **options)
+    # The last draw of each chain: nearly independent of each other.
+    return int((posterior.samples["c"][:, -1] < truth).sum())
+
+
+def calibrate(space: str, replicates: int, processes: int) -> dict[str, Any]:
+    """Ranks of all replicates, and how likely uniform ones are so uneven."""
+    start = time.perf_counter()
+    with torch.multiprocessing.get_context("spawn").Pool(processes) as pool:
+        ranks = pool.starmap(rank, [(space, replicate) for replicate in range(replicates)], chunksize=1)
+    counts = torch.bincount(torch.tensor(ranks), minlength=RANKS + 1)
+    expected = replicates / (RANKS + 1)
+    statistic = ((counts - expected).square() / expected).sum()
+    p = torch.special.gammaincc(torch.tensor(RANKS / 2), statistic / 2).item()
+    return {"space": space, "counts": counts.tolist(), "p": p, "seconds": time.perf_counter() - start}
+
+
+def run(args: argparse.Namespace) -> list[dict[str, Any]]:
+    torch.set_default_dtype(torch.float64)
+    known = earlier(args, _read)
+    rows: list[dict[str, Any]] = [] if known is None else known["rows"]
+    options = {name: getattr(args, name) for name in ("num_chains", "num_samples", "warmup")}
+    options = {name: value for name, value in options.items() if value is not None}
+    if args.calibration:
+        done = {row.get("space") for row in rows}
+        jobs: list[Any] = [(space, None) for space in SPACES if space not in done]
+    else:
+        done = {(row.get("case"), row.get("seed")) for row in rows}
+        names = args.cases or [name for name in CASES if not name.startswith("60")]
+        jobs = [(name, seed) for name in names for seed in range(args.seeds) if (name, seed) not in done]
+    for name, seed in jobs:
+        if seed is None:
+            row = calibrate(name, args.calibration, args.processes)
+        else:
+            row = measure(name, seed, args.device, options)
+        rows.append(row)
+        print("  ".join(f"{key} {_shown(value)}" for key, value in row.items()), flush=True)
+        if args.json is not None:
+            args.json.write_text(json.dumps({"rows": rows}), "utf-8")
+    return rows
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) and math.isfinite(value) else str(value)
+
+
+def _read(loaded: Any) -> dict[str, Any]:
+    require(isinstance(loaded["rows"], list) and all(isinstance(row, dict) for row in loaded["rows"]))
+    return loaded
+
+
+def parser() -> argparse.ArgumentParser:
+    p = make_parser(__doc__, "benchmarks.posteriors")
+    p.add_argument(
+        "cases", nargs="*", type=one_of(CASES), help="which posteriors (default: all but those of 60 leaves)"
+    )
+    for option in ("--num-chains", "--num-samples", "--warmup"):
+        p.add_argument(option, type=positive(int), help="as of sample_posterior (default: that of the case)")
+    p.add_argument("--seeds", type=positive(int), default=1, help="runs of each, with seeds from 0")
+    p.add_argument("--calibration", type=positive(int), metavar="N", help="calibrate with so many replicates instead")
+    p.add_argument("--processes", type=positive(int), default=2, help="for the calibration")
+    add_common(p, "--device")
+    add_results(p)
+    return p
+
+
+main = command(parser, run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Hamiltonian Monte Carlo of many chains at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, trajectories
+
+
+def test_every_target_has_its_own_metric_and_step_size() -> None:
+    """Correlated normals of widths from 0.2 to 5, of which 200 chains each start at one point."""
+    torch.manual_seed(0)
+    widths = torch.tensor([0.2, 1.0, 5.0])
+    shape = torch.linalg.cholesky(torch.tensor([[1.0, 0.95], [0.95, 1.0]]))
+    root = shape * widths[:, None, None]
+    precision = torch.linalg.inv(root @ root.mT)
+
+    def gradients(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        gradient = (precision @ x.unsqueeze(-1)).squeeze(-1)
+        return 0.5 * (x * gradient).sum(-1), gradient
+
+    state = State.at(gradients, 2 * widths.reshape(1, 3, 1).expand(200, 3, 2).clone())
+    metric, size = Metric(shape.expand(3, 2, 2)), StepSize(torch.ones(3))
+    for turn in range(50):
+        state, sweep = trajectories(gradients, state, metric, size.size, 3 + turn % 5)
+        size.see(sweep.acceptance.mean(0))
+    assert sweep.acceptance.shape == sweep.diverged.shape == (200, 3)
+    assert torch.allclose(size.mean / size.mean[1], widths, rtol=0.2)
+    noise = torch.linalg.solve(root, state.x.unsqueeze(-1)).squeeze(-1)
+    assert torch.allclose(noise.mean(0), torch.zeros(3, 2), atol=4 / 200**0.5)
+    for of_one in noise.unbind(1):
+        assert torch.allclose(torch.cov(of_one.mT), torch.eye(2), atol=4 * (2 / 200) ** 0.5)
+
+
+def test_one_metric_is_that_of_every_chain() -> None:
+    torch.manual_seed(0)
+    x, root = torch.randn(50, 3), torch.randn(3, 3).tril() + 3 * torch.eye(3)
+    one, each = Metric(root), Metric(root.expand(50, 3, 3))
+    for method in ("times", "transposed"):
+        assert torch.allclose(getattr(one, method)(x), getattr(each, method)(x), atol=1e-5)
+    sizes = StepSize(0.3), StepSize(torch.tensor([0.3]))
+    for acceptance in (0.9, 0.2, 0.7):
+        sizes[0].see(acceptance)
+        sizes[1].see(torch.tensor([acceptance]))
+        assert sizes[0].size == pytest.approx(sizes[1].size.item(), rel=1e-5)

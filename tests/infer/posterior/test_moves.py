@@ -1,0 +1,161 @@
+"""Moves of points between arrangements, and what turns freely."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere, Stereographic
+from pyro_hyperbolic.accelerate.hmc import State, geometric_mean
+from pyro_hyperbolic.infer.posterior.gauge import KAPPA, blocks
+from pyro_hyperbolic.infer.posterior.moves import MOVES, Points, jump
+
+COUNT, NUMBER = 40, 7
+SPACES = {
+    "ball": PoincareBall,
+    "hyperboloid": Lorentz,
+    "sphere": Sphere,
+    "negative": lambda c: Stereographic(-c),
+    "positive": Stereographic,
+    "flat": lambda c: Euclidean(),
+}
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def setting(space, dim):
+    """Points, vectors with two other numbers before those of the points, and a space with a curvature for each."""
+    torch.manual_seed(1)
+    vectors = torch.randn(COUNT, 2 + NUMBER * dim)
+    columns = 2 + torch.arange(NUMBER * dim).reshape(NUMBER, dim)
+    points = Points("z", 0, columns, torch.rand(NUMBER, NUMBER).fill_diagonal_(-1).argsort(-1), 1.0)
+    return points, vectors, SPACES[space](0.2 + torch.rand(COUNT, 1))
+
+
+def distances(space, v):
+    x = space.from_unconstrained(v)
+    return space.unsqueeze().dist(x.unsqueeze(-2), x.unsqueeze(-3))
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_volume_and_distances(space):
+    """What a move gains in volume is what the derivative says, and what moves together keeps its distances."""
+    for dim in (2, 3):
+        points, vectors, manifold = setting(space, dim)
+        for move in MOVES:
+            state = torch.get_rng_state()
+            moved, gain = points.moved(vectors, manifold, move)
+            assert torch.equal(moved[:, :2], vectors[:, :2])
+
+            def again(x, state=state, move=move, points=points, manifold=manifold):
+                torch.set_rng_state(state)
+                return points.moved(x, manifold, move)[0].sum(0)  # rows do not depend on each other
+
+            jacobian = torch.autograd.functional.jacobian(again, vectors).transpose(0, 1)
+            log_det = torch.linalg.slogdet(jacobian).logabsdet
+            v, w = vectors[:, points.columns], moved[:, points.columns]
+            volume = (manifold.log_det_unconstrained(w) - manifold.log_det_unconstrained(v)).sum(-1)
+            if move == "exchange":
+                assert torch.allclose(gain, torch.zeros(COUNT))
+                before, after = (distances(manifold, u).flatten(1).sort(-1).values for u in (v, w))
+                assert torch.allclose(before, after, atol=1e-6)
+                continue
+            # An isometry of the points that move: what is gained is the change of the volume of their numbers.
+            assert torch.allclose(gain, -volume, atol=1e-6)
+            assert torch.allclose(log_det, -volume, atol=1e-5)
+            changed = (v - w).norm(dim=-1) > 1e-9
+            together = changed.unsqueeze(-1) & changed.unsqueeze(-2)
+            assert changed.any(-1).double().mean() > 0.5
+            if move == "two mirrors":
+                continue
+            before, after = distances(manifold, v), distances(manifold, w)
+            assert torch.allclose(before[together], after[together], atol=1e-6)
+
+
+@pytest.mark.parametrize("space", ["ball", "sphere", "flat"])
+def test_mirrors_lead_back(space):
+    """The same sets mirrored once more: who moves, and the mirror, do not depend on what has moved."""
+    points, vectors, manifold = setting(space, 2)
+    state = torch.get_rng_state()
+    there, _ = points.moved(vectors, manifold, "mirror")
+    torch.set_rng_state(state)
+    back, _ = points.moved(there, manifold, "mirror")
+    assert not torch.allclose(there, vectors)
+    assert torch.allclose(back, vectors, atol=1e-7)
+
+
+def test_jumps_have_the_density():
+    """Draws of a distribution that jump are still draws of it."""
+    torch.manual_seed(0)
+    columns = torch.arange(8).reshape(4, 2)
+    points = Points("z", 0, columns, torch.rand(4, 4).fill_diagonal_(-1).argsort(-1), 1.0)
+    weight = 1.2
+
+    def gradients(x):
+        return 0.5 * x.square().sum(-1) - weight * (x[:, 1] > 0).double(), torch.zeros_like(x)
+
+    expected = math.exp(weight) / (1 + math.exp(weight))
+    x = torch.randn(4000, 8)
+    above = torch.rand(4000) < expected
+    x[:, 1] = torch.where(above, 1, -1) * x[:, 1].abs()
+    state, paths = State.at(gradients, x), torch.zeros(4000)
+    for number in range(40):
+        state, moved = jump(gradients, state, points, Euclidean(), list(MOVES)[number % 4])
+        paths = paths + moved
+    assert paths.mean() > 5 and ((state.x[:, 1] > 0) != above).double().mean() > 0.1
+    for draws, mean, variance in (
+        ((state.x[:, 1] > 0).double(), expected, expected * (1 - expected)),
+        (state.x[:, :2].square().sum(-1), 2.0, 4.0),
+        (state.x[:, 2:].square().sum(-1), 6.0, 12.0),
+        (state.x[:, 3], 0.0, 1.0),
+    ):
+        assert abs(draws.mean() - mean) < 4 * math.sqrt(variance / 4000)
+
+
+def test_sets_that_move_are_chosen_more_often():
+    points, _, _ = setting("flat", 2)
+    before = points.weights
+    for _ in range(50):
+        _, _ = points.moved(torch.randn(COUNT, 2 + 2 * NUMBER), Euclidean(), "mirror")
+        points.note(points._last[0] == 3)
+    points.learn()
+    assert points.weights[3] > 5 * before[3]
+    assert points.weights.sum() == pytest.approx(1.0) and (points.weights > 0).all()
+
+
+def test_a_term_that_holds_has_one_integral():
+    """Over the rotations and reflections of any points; and it is lowest in the preferred orientation."""
+    torch.manual_seed(0)
+    (block,) = blocks({"z": torch.Size([5, 2])}, torch.zeros(1))
+    best = torch.randn(10)
+    block.hold(lambda x: x.square().sum(-1), torch.randn(4, 10), best)
+    assert block.free == [("z",)] and block.weight.tolist() == [KAPPA]
+    angles = torch.linspace(0, 2 * math.pi, 2001)[:-1]
+    turns = torch.stack([torch.stack([angles.cos(), -angles.sin()], -1), torch.stack([angles.sin(), angles.cos()], -1)], -2)
+    turns = torch.cat([turns, turns @ torch.tensor([[1.0, 0.0], [0.0, -1.0]])])
+    integrals = []
+    for points in torch.randn(3, 5, 2):
+        turned = torch.einsum("rab,nb->rna", turns, points).reshape(-1, 10)
+        term = torch.func.vmap(lambda x: block.term(x, block.reference, block.weight))(turned)
+        integrals.append((-term).logsumexp(0))
+        preferred = block.turned(turned[:50])
+        assert torch.allclose(preferred, preferred[:1].expand_as(preferred))
+        lowest = block.term(preferred[0], block.reference, block.weight)
+        assert lowest.item() == pytest.approx(-2 * KAPPA)
+        assert term.min() >= lowest - 1e-9
+    assert torch.allclose(torch.stack(integrals), integrals[0].expand(3))
+
+
+def test_what_does_not_turn_is_not_held():
+    (block,) = blocks({"w": torch.Size([3]), "z": torch.Size([5, 3])}, torch.zeros(1))
+    block.hold(lambda x: x[:, 0] + x[:, 3:].square().sum(-1), torch.randn(4, 18), torch.randn(18))
+    assert block.free == [("z",)]
+
+
+def test_geometric_mean():
+    torch.manual_seed(0)
+    a, b = (m @ m.mT + torch.eye(4) for m in torch.randn(2, 4, 4))
+    m = geometric_mean(a, b)
+    assert torch.allclose(m @ b @ m, a)
