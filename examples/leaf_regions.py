@@ -104,8 +104,7 @@ def draw_regions(tree: Tree, nodes: Tensor, leaves: dict[str, Leaf], path: Path)
     """A draw of the inner nodes ``(R, 2)``, and leaves given draws that are next to it."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 5.8), layout="constrained")
     first, edges = next(iter(leaves)), tree.edges[: tree.inner - 1]
-    likely = leaves[first].z[leaves[first].log_density(leaves[first].z).argmax()]
-    views = {"the root": (nodes[0], leaves), first: (likely, {first: leaves[first]})}
+    views = {"the root": (nodes[0], leaves), first: (BALL.frechet_mean(leaves[first].z), {first: leaves[first]})}
     for ax, (title, (centre, shown)) in zip(axes, views.items(), strict=True):
         ax.set_title(f"around {title}", fontsize="medium")
         plotting.embedding(nodes, BALL, edges=edges, ax=ax, s=12, view="equidistant", center=centre)
