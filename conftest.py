@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import sys
+from pathlib import Path
 
 import pyro
 import pytest
@@ -17,8 +18,10 @@ collect_ignore_glob = (
     else []
 )
 
-pyro.set_rng_seed(0)
-_SEEDED = pyro.util.get_rng_state()
+# A seed for a kind of device that is not there would be kept, with a stack trace: that takes longer than all else here.
+for device in (torch.cuda, torch.xpu, torch.mtia):
+    if not device.is_available():
+        device.manual_seed_all = lambda seed: None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,11 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _reproducible(doctest_namespace):
     # torch.compile switches the validation of arguments off for the rest of the process.
     pyro.enable_validation(True)
-    # As a new call of `pyro.set_rng_seed`, which takes longer than all else here: for each kind of device that is not
-    # in use it keeps a stack trace.
-    pyro.util.set_rng_state(_SEEDED)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(0)
+    pyro.set_rng_seed(0)
     pyro.clear_param_store()
     doctest_namespace["torch"] = torch
     yield
@@ -50,6 +49,14 @@ def coarse_pictures(monkeypatch):
 
     save = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: save(self, path, **options | {"dpi": 30}))
+
+
+@pytest.fixture
+def blank_pictures(monkeypatch):
+    """Files in the place of pictures: for tests of what is written beside them."""
+    from matplotlib.figure import Figure  # late: many tests draw nothing
+
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: Path(path).touch())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyro
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -36,6 +39,43 @@ def in_turns(rows: Iterable[Any], others: Iterable[Any] = DTYPES) -> list[tuple[
     [('a', 1), ('b', 2), ('c', 1)]
     """
     return list(zip(rows, itertools.cycle(others), strict=False))
+
+
+def each(names: str | tuple[str, ...], rows: Sequence[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As ``pytest.mark.parametrize``, but in one test: for rows that take no longer than what pytest does for a test.
+
+    Every row has the seed that a test begins with, and an error names its row.
+
+    >>> each("number", [1, 2])(lambda number: print(number))()
+    1
+    2
+    """
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def all_rows(*args: Any, **others: Any) -> None:
+            for row in rows:
+                pyro.set_rng_seed(0)
+                pyro.clear_param_store()
+                try:
+                    test(
+                        *args,
+                        **others,
+                        **({names: row} if isinstance(names, str) else dict(zip(names, row, strict=True))),
+                    )
+                except (Exception, pytest.fail.Exception) as error:
+                    raise AssertionError(f"{names} = {row}: {error}") from error
+
+        signature = inspect.signature(test)
+        given = [
+            parameter
+            for name, parameter in signature.parameters.items()
+            if name not in ({names} if isinstance(names, str) else names)
+        ]
+        vars(all_rows).update(__signature__=signature.replace(parameters=given), rows=rows)
+        return all_rows
+
+    return decorate
 
 
 @functools.cache

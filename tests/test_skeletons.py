@@ -51,7 +51,7 @@ def contract_tests(module: ModuleType, *tables: list) -> list[Callable[..., None
     """Those that every row of a table passes: they take a case, and a dtype at most."""
     owners = [module, *(value() for name, value in vars(module).items() if name.startswith("Test"))]
     found = [
-        getattr(owner, name)
+        of_one_row(getattr(owner, name), owner)
         for owner in owners
         for name in dir(owner)
         if name.startswith("test_") and over(getattr(owner, name), owner, tables)
@@ -60,10 +60,20 @@ def contract_tests(module: ModuleType, *tables: list) -> list[Callable[..., None
     return found
 
 
+def of_one_row(test: Callable[..., None], owner: object) -> Callable[..., None]:
+    """Without the loop over the rows of a table."""
+    function = inspect.unwrap(test)
+    return function if isinstance(owner, ModuleType) or inspect.ismethod(function) else function.__get__(owner)
+
+
 def over(test: Callable[..., None], owner: object, tables: Sequence[list]) -> bool:
     marks = [*getattr(test, "pytestmark", []), *getattr(owner, "pytestmark", [])]
-    of_table = any(mark.args[0] == "case" and any(mark.args[1] is table for table in tables) for mark in marks)
-    return of_table and {*inspect.signature(test).parameters} <= {"case", "dtype"}
+    rows, loop = [mark.args[1] for mark in marks if mark.args[0] == "case"], test
+    while hasattr(loop, "__wrapped__"):
+        rows.append(getattr(loop, "rows", None))
+        loop = loop.__wrapped__
+    of_table = any(found is table for found in rows for table in tables)
+    return of_table and {*inspect.signature(loop).parameters} - {"self"} <= {"case", "dtype"}
 
 
 def run_contract(test: Callable[..., None], case: object) -> None:

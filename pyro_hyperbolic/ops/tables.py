@@ -111,12 +111,12 @@ def solve_quantiles(
     peak = kernel(top, column)
     grid = low + (high - low) * torch.linspace(0, 1, _GRID + 1, dtype=parameter.dtype, device=parameter.device)
 
-    def mass(start: Tensor, end: Tensor) -> Tensor:
+    def mass(start: Tensor, end: Tensor, parameter: Tensor, peak: Tensor) -> Tensor:
         width = (end - start).unsqueeze(-1)
-        heights = kernel(start.unsqueeze(-1) + width * x, column.unsqueeze(-1)) - peak.unsqueeze(-1)
+        heights = kernel(start.unsqueeze(-1) + width * x, parameter.unsqueeze(-1)) - peak.unsqueeze(-1)
         return (heights.exp() * weight * width).sum(-1)
 
-    pieces = mass(grid[:, :-1], grid[:, 1:])
+    pieces = mass(grid[:, :-1], grid[:, 1:], column, peak)
     zero = torch.zeros_like(top)
     below = torch.cat([zero, pieces.cumsum(-1)], -1)
     above = torch.cat([pieces.flip(-1).cumsum(-1).flip(-1), zero], -1)
@@ -134,16 +134,23 @@ def solve_quantiles(
     at_end = (cell == 0) & lower | (cell == _GRID - 1) & ~lower
     share = torch.where(at_end, share ** (1 / dim), share)
     y = left + (right - left) * torch.where(lower, share, 1 - share)
+    every = [t.expand(y.shape).reshape(-1) for t in (lower, left, right, done, target, column, peak)]
+    roots, moving = y.reshape(-1), torch.arange(y.numel(), device=y.device)
     for _ in range(_NEWTON_STEPS):
-        tail = done + mass(torch.where(lower, left, y), torch.where(lower, y, right))
-        density = (kernel(y, column) - peak).exp()
+        lower, left, right, done, target, column, peak = (t[moving] for t in every)
+        last = roots[moving]
+        tail = done + mass(torch.where(lower, left, last), torch.where(lower, last, right), column, peak)
+        density = (kernel(last, column) - peak).exp()
         step = tail * (tail / target).log() / density
         # At the very end of a sphere, which rounding reaches in the last column, there is no tail left.
         step = torch.where(step.isfinite(), step, 0.0)
-        last, y = y, torch.where(lower, y - step, y + step).clamp(min=left, max=right)
-        if bool(((y - last).abs() <= _CONVERGED * y).all()):
+        root = torch.where(lower, last - step, last + step).clamp(min=left, max=right)
+        roots[moving] = root
+        # Most have converged before the last ones.
+        moving = moving[~((root - last).abs() <= _CONVERGED * root)]
+        if not len(moving):
             break
-    return y
+    return roots.reshape(y.shape)
 
 
 def gauss_legendre(count: int, like: Tensor) -> tuple[Tensor, Tensor]:

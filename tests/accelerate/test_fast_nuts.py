@@ -42,7 +42,7 @@ def is_posterior_of_two(x):
 
 @pytest.fixture
 def traced(monkeypatch):
-    """Steps are traced, but what would be compiled runs as it is: the trees have the real compiler."""
+    """Steps are traced, but what would be compiled runs as it is: the trees and the slow tests have the compiler."""
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graph)
 
 
@@ -166,7 +166,11 @@ def test_a_drawn_curvature_without_data_keeps_its_prior(chart, family):
     assert log_c.std() == pytest.approx(0.5, rel=0.25)
 
 
-def test_points_without_energy_are_divergences():
+@pytest.mark.parametrize("compiler", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_points_without_energy_are_divergences(compiler, request):
+    if compiler == "traced":
+        request.getfixturevalue("traced")
+
     def potential(values):
         # The matrix has no factors beyond 1: an error of torch, which Pyro takes for a rejection.
         root = torch.linalg.cholesky(torch.eye(2) * (1 - values["x"]))

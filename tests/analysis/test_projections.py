@@ -99,9 +99,9 @@ def test_horo_pca_improves_on_its_start() -> None:
     start = HoroPCA(2, num_steps=1, learning_rate=1e-12).fit(x, h)
     fitted = HoroPCA(2, num_steps=25).fit(x, h)
     assert fitted.explained_variance_ratio > start.explained_variance_ratio
-    again = HoroPCA(2, num_steps=25).fit(x, h)
-    assert torch.equal(again.directions, fitted.directions)
-    assert not torch.equal(HoroPCA(2, num_steps=25, seed=1).fit(x, h).directions, fitted.directions)
+    first, again, other = (HoroPCA(2, num_steps=4, seed=seed).fit(x, h).directions for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 FRAMES = {
@@ -132,26 +132,29 @@ def test_the_frame_does_not_matter(kind: str, dim: int) -> None:
         assert other.explained_variance_ratio == pytest.approx(plain.explained_variance_ratio)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SHORT: dict[str, Any] = {"tangent": TangentPCA, "horo": lambda dim: HoroPCA(dim, num_steps=10)}
+
+
+@pytest.mark.parametrize("kind", SHORT)
 def test_both_charts_agree(kind: str) -> None:
     ball, h = PoincareBall(0.7), Lorentz(0.7)
     x = ball.expmap0(0.4 * torch.randn(30, 4, dtype=DOUBLE))
-    a, b = KINDS[kind](2), KINDS[kind](2)
+    a, b = SHORT[kind](2), SHORT[kind](2)
     y, z = a.fit_transform(x, ball), b.fit_transform(h.from_poincare(x), h)
     torch.testing.assert_close(h.to_poincare(z), y, rtol=1e-5, atol=1e-5)
     assert a.explained_variance_ratio == pytest.approx(b.explained_variance_ratio)
     assert a.transform(x[:3].float()).dtype == torch.float32
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SHORT)
 def test_far_points_in_single_precision(kind: str) -> None:
     # Float32 leaves the hyperboloid by its rounding, which is large in double precision.
     h = Lorentz(1.0)
     v = 3 * torch.randn(30, 4, dtype=DOUBLE)
     exact, rough = h.from_normal_coords(None, v), h.from_normal_coords(None, v.float())
-    y = KINDS[kind](2).fit_transform(rough, h)
+    y = SHORT[kind](2).fit_transform(rough, h)
     assert y.dtype == torch.float32
-    expected = KINDS[kind](2).fit_transform(exact, h)
+    expected = SHORT[kind](2).fit_transform(exact, h)
     torch.testing.assert_close(h.dist0(y).double(), h.dist0(expected), rtol=0, atol=0.05)
 
 

@@ -10,10 +10,10 @@ import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.geometry import Lorentz
 from tests.distributions.cases import NORMALS, NormalCase, tensors
-from tests.helpers import DTYPES, LOG_PROB, same
+from tests.helpers import DTYPES, LOG_PROB, each, same
 
-every_normal = pytest.mark.parametrize("case", NORMALS, ids=str)
-every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+every_normal = each("case", NORMALS)
+every_dtype = each("dtype", DTYPES)
 
 
 def _distribution_at_distance(distribution, distance, scale, dim=2, dtype=torch.float32, c=1.0):
@@ -38,7 +38,7 @@ def _sample_with_coords(distribution, shape, seed=0):
     return distribution.rsample(shape), v
 
 
-@every_normal
+@pytest.mark.parametrize("case", NORMALS, ids=str)
 def test_own_sample_needs_no_log_map(case, monkeypatch):
     distribution = case.make((3,))
     z = distribution.rsample()
@@ -48,7 +48,7 @@ def test_own_sample_needs_no_log_map(case, monkeypatch):
     distribution.mask(torch.tensor([True, False, True])).log_prob(z)
 
 
-@every_normal
+@pytest.mark.parametrize("case", NORMALS, ids=str)
 def test_foreign_point_needs_the_log_map(case, monkeypatch):
     distribution = case.make((3,))
     z = distribution.rsample()
@@ -151,7 +151,7 @@ def test_density_at_the_centre(case, dtype):
 
 
 @every_dtype
-@pytest.mark.parametrize("case", [case for case in NORMALS if case.kind == "isotropic"], ids=str)
+@each("case", [case for case in NORMALS if case.kind == "isotropic"])
 def test_density_at_the_origin_of_a_distribution_centred_there(case, dtype):
     origin = case.manifold.origin(case.dim, dtype).requires_grad_()
     value = origin.detach().clone().requires_grad_()

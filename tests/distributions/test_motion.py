@@ -6,9 +6,9 @@ import torch
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic.geometry import Lorentz
 from tests.distributions.cases import NORMALS
-from tests.helpers import same
+from tests.helpers import each, same
 
-every_normal = pytest.mark.parametrize("case", NORMALS, ids=str)
+every_normal = each("case", NORMALS)
 
 
 def leaves_of(case, dtype=torch.float64, batch=(4,)):

@@ -5,11 +5,11 @@ import torch
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
-from tests.helpers import DTYPES, LOG_PROB, LOG_Z, QUANTILE, QUANTILE_SLOPE, oracle, same
+from tests.helpers import DTYPES, LOG_PROB, LOG_Z, QUANTILE, QUANTILE_SLOPE, each, oracle, same
 
 DIMS = sorted({row["d"] for row in oracle("radius")})
-every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-every_dim = pytest.mark.parametrize("dim", DIMS)
+every_dtype = each("dtype", DTYPES)
+every_dim = each("dim", DIMS)
 TINY = 1e-30  # as a scale it makes a tolerance relative
 
 

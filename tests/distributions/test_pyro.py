@@ -20,10 +20,10 @@ from pyro.infer import (
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Lorentz, PoincareBall
 from tests.distributions.cases import DISTRIBUTIONS, NORMALS, tensors
-from tests.helpers import in_turns
+from tests.helpers import each, in_turns
 
-every_distribution = pytest.mark.parametrize("case", DISTRIBUTIONS, ids=str)
-every_normal = pytest.mark.parametrize("case", NORMALS, ids=str)
+every_distribution = each("case", DISTRIBUTIONS)
+every_normal = each("case", NORMALS)
 
 
 def _radial(case, z):
@@ -162,7 +162,7 @@ BOUNDS = [Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO, RenyiELBO]
 BOUND_ROWS = [(case, BOUNDS[(i + k) % 4]) for i, case in enumerate(NORMALS) for k in (0, 2)]
 
 
-@pytest.mark.parametrize(("case", "loss"), BOUND_ROWS, ids=str)
+@each(("case", "loss"), BOUND_ROWS)
 def test_every_bound_gives_gradients(case, loss):
     leaves = tensors(case.params((3,)))
 
@@ -189,11 +189,11 @@ ON_SURFACES = {(case.distribution, case.chart): case for case in NORMALS if case
 )
 def test_score_function_gradient_is_the_reparametrised_one(case):
     # Without rsample Pyro uses the score function; both estimate the gradient of E[d(0, z)]. The standard error of
-    # the first is below 0.01.
+    # the first is below 0.015.
     def gradient(reparametrised):
         torch.manual_seed(0)
         leaves = tensors(case.coords())
-        distribution = case.on({**case.coords(), **leaves}).expand((200_000,)).has_rsample_(reparametrised)
+        distribution = case.on({**case.coords(), **leaves}).expand((100_000,)).has_rsample_(reparametrised)
         z = distribution()
         assert z.requires_grad == reparametrised
         cost = _radial(case, z)

@@ -13,16 +13,16 @@ from torch.distributions import TransformedDistribution, biject_to, transform_to
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
 from tests.distributions.cases import HYPERBOLIC, NORMALS, ONE_TO_ONE
-from tests.helpers import DTYPES, GEOMETRY, same
+from tests.helpers import DTYPES, GEOMETRY, each, same
 
 on = hdist.constraints.on
 CURVATURES = [0.0, 0.1, 1.0, 4.0]
-every_c = pytest.mark.parametrize("c", CURVATURES)
-every_dim = pytest.mark.parametrize("dim", [1, 2, 5])
-every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+every_c = each("c", CURVATURES)
+every_dim = each("dim", [1, 2, 5])
+every_dtype = each("dtype", DTYPES)
 # One row for each space: the support knows nothing of the distribution.
 SUPPORTS = list({(case.chart, case.dim, case.c): case for case in NORMALS}.values())
-every_support = pytest.mark.parametrize("case", SUPPORTS, ids=str)
+every_support = each("case", SUPPORTS)
 
 
 def _support(case):

@@ -63,9 +63,11 @@ def arguments(folder: Path, data: Path, options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def finished(example: ModuleType, digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody changes."""
+    """A run that nobody changes, without its pictures."""
     folder = tmp_path_factory.mktemp("finished")
-    example.main(arguments(folder, digits, ""))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(example, "draw", lambda *_: None)
+        example.main(arguments(folder, digits, ""))
     return folder
 
 
@@ -120,6 +122,7 @@ def test_checkpoint_is_the_model_that_was_scored(example: ModuleType, digits: Pa
     assert before > expected + 50
 
 
+@pytest.mark.slow
 def test_killed_run_resumes_bit_for_bit(run: Run, digits: Path, tmp_path: Path) -> None:
     options = "--curvature learn"
     killed = tmp_path / "killed"
@@ -180,6 +183,7 @@ def test_other_data_are_refused(
 def test_an_interruption_says_how_to_go_on(
     example: ModuleType,
     digits: Path,
+    finished: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -193,11 +197,13 @@ def test_an_interruption_says_how_to_go_on(
         return original(*args)
 
     monkeypatch.setattr(example, "evaluate", interrupted)
+    monkeypatch.setattr(example, "draw", lambda *_: None)
     with pytest.raises(SystemExit, match=r"^130$"):
         example.main(arguments(tmp_path, digits, ""))
     said = capsys.readouterr().err
     assert f"interrupted; go on with the same options and --resume --output-dir {tmp_path}" in said
     assert len(example.main(arguments(tmp_path, digits, "--resume"))["history"]) == 2
+    assert same_run(finished, tmp_path)
 
 
 @pytest.mark.parametrize("far", [0.0, 50.0])  # such an encoder would leave what float32 can hold of the ball

@@ -42,8 +42,17 @@ LOSSES = {"link_prediction": "losses", "single_cell": "loss"}
 
 
 @pytest.mark.parametrize(("name", "options", "files"), RUNS)
-def test_runs(name: str, options: str, files: list[str], load_example: Load, digits: Path, tmp_path: Path) -> None:
+def test_runs(
+    name: str,
+    options: str,
+    files: list[str],
+    load_example: Load,
+    digits: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     example = load_example(name)
+    monkeypatch.setattr(example, "TREE_DEPTH", 2, raising=False)  # of the one that has a chain
     data = ["--data-dir", str(digits)] if name == "mixture_prior_vae" else []
     result = example.main([*options.split(), *data, "--output-dir", str(tmp_path)])
     record = RECORDS.get(name, "metrics.json")

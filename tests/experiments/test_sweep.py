@@ -94,14 +94,23 @@ def test_settings_are_checked() -> None:
         Table3(seeds=3)
 
 
+CELLS = ["c=0.3, sigma0=1.0"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a sweep without interruption finds."""
+    store = RunStore(tmp_path_factory.mktemp("whole"))
+    sweep(TINY["table1"], store, patterns=CELLS)
+    return {key: run["metrics"] for key, run in store.records("table1").items()}
+
+
 @pytest.mark.parametrize("stop", [1, 2])
-def test_an_interrupted_group_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
+def test_an_interrupted_group_goes_on_where_it_was(
+    whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
     """Bit for bit: the results are those of a sweep without interruption."""
     table = TINY["table1"]
-    cells = ["c=0.3, sigma0=1.0"]
-    sweep(table, RunStore(tmp_path / "whole"), patterns=cells)
-    expected = {key: run["metrics"] for key, run in RunStore(tmp_path / "whole").records("table1").items()}
-
     eager = Settings(checkpoint_seconds=0.0)
     save = session_module.save_checkpoint
 
@@ -111,19 +120,19 @@ def test_an_interrupted_group_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
             raise KeyboardInterrupt
 
     monkeypatch.setattr(session_module, "save_checkpoint", save_and_die)
-    store = RunStore(tmp_path / "parts")
+    store = RunStore(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        sweep(table, store, eager, cells)
+        sweep(table, store, eager, CELLS)
     assert store.records("table1") == {}
     monkeypatch.setattr(session_module, "save_checkpoint", save)
 
     steps = []
     step = EnsembleSVI.step
     monkeypatch.setattr(EnsembleSVI, "step", lambda *args, **kwargs: steps.append(1) or step(*args, **kwargs))
-    sweep(table, store, eager, cells)
+    sweep(table, store, eager, CELLS)
     assert len(steps) == (table.epochs - stop) * 7  # 444 observations in batches of 64
-    assert {key: run["metrics"] for key, run in store.records("table1").items()} == expected
-    assert not list((tmp_path / "parts" / "checkpoints").iterdir())
+    assert {key: run["metrics"] for key, run in store.records("table1").items()} == whole
+    assert not list((tmp_path / "checkpoints").iterdir())
 
 
 @pytest.mark.usefixtures("bundled")

@@ -14,9 +14,9 @@ import torch
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.ops.tolerances import border_margin
 from tests.geometry.cases import OPS, Case, every_case
-from tests.helpers import DTYPES, GEOMETRY, ROUNDING, oracle, same
+from tests.helpers import DTYPES, GEOMETRY, ROUNDING, each, oracle, same
 
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+dtypes = each("dtype", DTYPES)
 
 
 # --- the oracle -------------------------------------------------------------------------------------------------

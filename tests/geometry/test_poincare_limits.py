@@ -12,10 +12,10 @@ from torch.func import jacrev
 
 from pyro_hyperbolic import PoincareBall
 from tests.geometry.cases import OPS, POINTS, Case, lost_distance, place
-from tests.helpers import DTYPES, GEOMETRY, ROUNDING, same
+from tests.helpers import DTYPES, GEOMETRY, ROUNDING, each, same
 
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-operations = pytest.mark.parametrize("name", OPS)
+dtypes = each("dtype", DTYPES)
+operations = each("name", OPS)
 FARTHEST = {torch.float64: 35.0, torch.float32: 15.0}  # sqrt(c) times the distance to the origin
 
 
@@ -179,7 +179,7 @@ def test_plane_without_a_normal_is_at_distance_zero(dtype):
 
 # --- the border of the dtype ------------------------------------------------------------------------------------
 
-curvatures = pytest.mark.parametrize("c", [1e-6, 1.0, 16.0])
+curvatures = each("c", [1e-6, 1.0, 16.0])
 
 
 def sweep(dtype: torch.dtype) -> torch.Tensor:

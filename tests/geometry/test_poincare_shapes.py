@@ -8,9 +8,9 @@ from torch.func import vmap
 
 from pyro_hyperbolic import PoincareBall
 from tests.geometry.cases import OPS, Case
-from tests.helpers import ROUNDING, LargestStorage, same
+from tests.helpers import ROUNDING, LargestStorage, each, same
 
-operations = pytest.mark.parametrize("name", OPS)
+operations = each("name", OPS)
 
 
 @operations

@@ -223,7 +223,7 @@ OPS = {
 
 # One of two shapes for each operation and space, in turns. Ball and hyperboloid have a table of their own.
 LOOPS = [
-    (case, name, *[((3,), ()), ((2, 1), (3,))][(i + j) // 2 % 2])
+    (case, name, *[((2,), ()), ((2, 1), (2,))][(i + j) // 2 % 2])
     for i, case in enumerate(CURVED)
     for j, name in enumerate(OPS)
     if (i + j) % 2 == 0

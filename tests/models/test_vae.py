@@ -17,10 +17,10 @@ from pyro_hyperbolic.geometry import from_signature
 from pyro_hyperbolic.models import LIKELIHOODS, EuclideanVAE, HyperbolicVAE, ManifoldVAE
 from pyro_hyperbolic.models.latent import bounded
 from pyro_hyperbolic.nn import Log0, ManifoldModule, OneHot
-from tests.helpers import ROUNDING, in_turns, same
+from tests.helpers import ROUNDING, each, in_turns, same
 from tests.models.cases import HYPERBOLIC_VAES, VAES
 
-every_vae = pytest.mark.parametrize("case", VAES, ids=str)
+every_vae = each("case", VAES)
 both = pytest.mark.parametrize("case", [VAES[0], VAES[-2]], ids=str)
 
 

@@ -8,14 +8,14 @@ from torch.autograd import gradcheck
 
 from pyro_hyperbolic import Lorentz, PoincareBall
 from pyro_hyperbolic.nn import Exp0, GyroplaneLinear, Log0, ManifoldModule, MobiusLinear
-from tests.helpers import DTYPES, GEOMETRY, ROUNDING, LargestStorage, same
+from tests.helpers import DTYPES, GEOMETRY, ROUNDING, LargestStorage, each, same
 
 CURVATURES = [0.0, 1e-6, 0.1, 1.0, 1.4]
 OFFSETS = ["free", "along"]
 
-every_c = pytest.mark.parametrize("c", CURVATURES)
-every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-every_offset = pytest.mark.parametrize("offset", OFFSETS)
+every_c = each("c", CURVATURES)
+every_dtype = each("dtype", DTYPES)
+every_offset = each("offset", OFFSETS)
 
 
 def points(c, *shape, distance=8.0):

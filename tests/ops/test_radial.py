@@ -16,15 +16,15 @@ from torch.func import grad, vmap
 from pyro_hyperbolic.ops import radial
 from pyro_hyperbolic.ops.special import log_sinhc
 from pyro_hyperbolic.ops.tables import Tables, gauss_legendre
-from tests.helpers import CDF, DTYPES, LOG_Z, QUANTILE, QUANTILE_SLOPE, ROUNDING, SLOPE, oracle, same
+from tests.helpers import CDF, DTYPES, LOG_Z, QUANTILE, QUANTILE_SLOPE, ROUNDING, SLOPE, each, oracle, same
 from tests.helpers import gauss_legendre as legendre
 
 MP = mpmath.mp.clone()
 MP.dps = 30
 
 DIMS = [1, 2, 3, 20, 500]
-dims = pytest.mark.parametrize("dim", DIMS)
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+dims = each("dim", DIMS)
+dtypes = each("dtype", DTYPES)
 # Zero, the analytic neighbourhood of zero, the bulk, and far beyond the end of every table but that of d = 1.
 Q = [0.0, 1e-12, 1e-4, 0.03, 1.0, 7.0, 60.0, 1e3, 1e6]
 # Scores that a sampler meets: probabilities from 1e-5 to 1 - 1e-5.
@@ -77,7 +77,7 @@ def kernel_rounding(q: float, n: int) -> float:
 # --- against the oracle -----------------------------------------------------------------------------------------
 
 ORACLE_DIMS = sorted({row["d"] for row in oracle("radius")})
-by_dim = pytest.mark.parametrize("dim", ORACLE_DIMS)
+by_dim = each("dim", ORACLE_DIMS)
 
 
 def oracle_rows(dim: int) -> list[dict]:

@@ -26,7 +26,7 @@ from pyro_hyperbolic.ops.special import (
     squared_norm,
     tanhc,
 )
-from tests.helpers import DTYPES, ROUNDING, SLOPE, LargestStorage, same
+from tests.helpers import DTYPES, ROUNDING, SLOPE, LargestStorage, each, same
 
 MP = mpmath.mp.clone()
 MP.dps = 250  # the slopes cancel all digits of c t^2, and this is down to 1e-95
@@ -89,8 +89,8 @@ SMOOTH = {
         cosh_sqrt, lambda u: MP.cosh(MP.sqrt(u)), lambda u: _sinhc(u) / 2, (1, 1 / 2, 1 / 12), 0.5, 100.0
     ),
 }
-smooth = pytest.mark.parametrize("name", SMOOTH)
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+smooth = each("name", SMOOTH)
+dtypes = each("dtype", DTYPES)
 
 # Both sides of every seam between series and direct formula lie in the second range.
 ARGUMENTS = torch.cat(

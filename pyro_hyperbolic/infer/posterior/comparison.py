@@ -83,7 +83,9 @@ class Comparison:
         if close:
             names = ", ".join(repr(row.name) for row in close)
             return f"The data prefer {best.name!r}, but do not rule out {names}."
-        return f"The data prefer {best.name!r}, {math.exp(min(700.0, -others[0].difference)):.3g} times to the next one."
+        return (
+            f"The data prefer {best.name!r}, {math.exp(min(700.0, -others[0].difference)):.3g} times to the next one."
+        )
 
     def __str__(self) -> str:
         width = max(len(row.name) for row in self.rows)

@@ -167,7 +167,7 @@ class Energy:
         return poutine.enum(self.program, first_available_dim=-1 - self._nesting)
 
     def _prior_trace(self) -> Any:
-        with pyro.validation_enabled(False), torch.no_grad():
+        with pyro.validation_enabled(False), torch.no_grad(), _Proper():
             return poutine.trace(self.program).get_trace(*self.args, **self.kwargs)
 
     def _checked(self, trace: Any) -> dict[str, Site]:
@@ -192,11 +192,6 @@ class Energy:
 
 
 def _check_site(name: str, site: Any) -> None:
-    if isinstance(base_distribution(site["fn"]), dist.ImproperUniform):
-        raise ValueError(
-            f"site {name!r} has an improper prior, of which nothing can be drawn and under which the posterior may not"
-            " exist; use a proper one, such as a wide Normal."
-        )
     if site["fn"].support.is_discrete:
         raise ValueError(
             f"site {name!r} is discrete and is not enumerated; sum it out, with infer={{'enumerate': 'parallel'}} in"
@@ -237,6 +232,17 @@ def _is_summed_out(site: Any) -> bool:
 def _is_function(site: Any) -> bool:
     """Whether a site is deterministic, which a reparametrised one is too."""
     return isinstance(base_distribution(site["fn"]), dist.Delta)
+
+
+class _Proper(Messenger):
+    """Refuses priors of which nothing can be drawn."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if not msg["is_observed"] and isinstance(base_distribution(msg["fn"]), dist.ImproperUniform):
+            raise ValueError(
+                f"site {msg['name']!r} has an improper prior, of which nothing can be drawn and under which the"
+                " posterior may not exist; use a proper one, such as a wide Normal."
+            )
 
 
 class _Assigned(Messenger):

@@ -24,7 +24,9 @@ The isometry that takes the origin to the point ``E`` along a geodesic is, with 
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,6 +67,7 @@ class Points:
         self.weights = self._first
         self._tried, self._taken = torch.zeros_like(self._first), torch.zeros_like(self._first)
         self._last: list[Tensor] = []
+        self._ahead: list[tuple[Tensor, ...]] = []
 
     def note(self, accepted: Tensor) -> None:
         """Remember which of the sets of the last move may go where they were sent."""
@@ -84,34 +87,46 @@ class Points:
         :param space: with a curvature ``(P, 1)`` for each vector, or one for all. Spaces whose curvature is not
             constant know exchanges alone.
         """
-        v = vectors[:, self.columns]
-        self._last = []
-        if move == "exchange" or not isinstance(space, (ConstantCurvature, Euclidean)):
-            out, gain = _exchanged(v), torch.zeros_like(vectors[:, 0])
-        else:
-            k = -space.opposite(v) if isinstance(space, ConstantCurvature) else 0.0
-            k = torch.as_tensor(k, dtype=v.dtype, device=v.device).expand(len(v), 1, 1)
-            start = _embedded(v, k)
-            if move == "shift":
-                end, some = _shifted(start, self.radius, k), torch.ones_like(v[..., 0], dtype=torch.bool)
-            else:
-                end, some = self._mirrored(start, k, 2 if move == "two mirrors" else 1)
-            out, gain = _back(v, start, end, some, k)
+        here = self.places(vectors, space)
+        there, gain = self.propose(here, move)
+        return self.put(vectors, there), gain
+
+    def places(self, vectors: Tensor, space: Manifold) -> Places:
+        """Where the points of vectors are."""
+        return Places.of(vectors[:, self.columns], space)
+
+    def put(self, vectors: Tensor, places: Places) -> Tensor:
+        """The vectors, with their points in other places."""
         x = vectors.clone()
-        x[:, self.columns] = out
-        return x, gain
+        x[:, self.columns] = places.v
+        return x
 
-    def _mirrored(self, x: Tensor, k: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The points after so many mirrors, and which of them have moved ``(P, N)``."""
+    def propose(self, here: Places, move: str) -> tuple[Places, Tensor]:
+        """Other places, and the logarithms of the volume that the move gains."""
+        self._last = []
+        if move == "exchange" or here.x is None:
+            there = dataclasses.replace(here, v=_exchanged(here.v))
+            return (there if here.x is None else there.measured()), torch.zeros_like(here.v[:, 0, 0])
+        x = here.x
+        if move == "shift":
+            return here.moved_to(here.shifted(self.radius), None)
         some = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-        for _ in range(count):
-            moves, spans = self._chosen(len(x))
-            x = torch.where(moves.unsqueeze(-1), _image(x, spans, k), x)
+        for _ in range(2 if move == "two mirrors" else 1):
+            if not self._ahead:
+                self.choose(len(x), 1)
+            sets, moves, spans = self._ahead.pop()
+            self._last.append(sets)
+            x = torch.where(moves.unsqueeze(-1), _image(x, spans, here.k), x)
             some = some | moves
-        return x, some
+        return here.moved_to(x, some)
 
-    def _chosen(self, count: int) -> tuple[Tensor, Tensor]:
-        """Which points are mirrored ``(P, N)``, and weights of points whose sums span the mirror ``(P, d, N)``.
+    def choose(self, count: int, times: int) -> None:
+        """Choose the mirrors of the next moves of so many vectors: all at once, since no state has a say in it."""
+        chosen = self._chosen(count * times)
+        self._ahead = list(zip(*(part.split(count) for part in chosen), strict=True))
+
+    def _chosen(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Sets by their number, their points ``(P, N)``, and weights of points whose sums span a mirror ``(P, d, N)``.
 
         The mirror goes through the middle of those that move, or not, and through middles of others: it is the same one
         on the way back.
@@ -119,7 +134,6 @@ class Points:
         number, dim = self.columns.shape
         order, rank, device = self.order, self._rank, self.order.device
         sets = torch.multinomial(self.weights, count, replacement=True)
-        self._last.append(sets)
         centre, size = self._sets[sets, 0], self._sets[sets, 1:]
         moves = rank[centre] < size
         place = size + (torch.rand(count, dim, device=device) * torch.minimum(3 * size + 2 * dim, number - size)).long()
@@ -134,55 +148,103 @@ class Points:
         # Sums that are not independent span no mirror; whether they are is a matter of their weights alone.
         weights = spans.to(torch.float64)
         spanned = torch.linalg.det(weights @ weights.mT) > 0.5
-        return moves & spanned.unsqueeze(-1), spans
+        return sets, moves & spanned.unsqueeze(-1), spans
 
 
-def _embedded(v: Tensor, k: Tensor) -> Tensor:
-    """Points from their numbers without bounds ``(P, N, d)``: ``(P, N, 1 + d)``."""
-    square = v.square().sum(-1, keepdim=True)
-    root = (-k).clamp(min=torch.finfo(v.dtype).tiny).sqrt()
-    length = (square + torch.finfo(v.dtype).tiny).sqrt()
-    q = k.clamp(min=0.0) * square / 4
-    time = torch.where(k > 0, (1 - q) / (1 + q), torch.where(k < 0, (root * length).cosh(), 1.0))
-    factor = torch.where(k > 0, 1 / (1 + q), torch.where(k < 0, (root * length).sinh() / (root * length), 1.0))
-    return torch.cat([time, factor * v], -1)
+@dataclass
+class Places:
+    """Points of a space of constant curvature, by their numbers without bounds and as ``X``.
 
+    :ivar v: the numbers ``(P, N, d)``.
+    :ivar k: the curvature, ``(P, 1, 1)``.
+    :ivar sign: what it can be: -1, 0, 1, or 2 for either.
+    :ivar x: ``(P, N, 1 + d)``; nothing in a space of another kind.
+    :ivar log_det: logarithm of the Jacobian from the numbers to the space, up to a number ``(P, N)``.
+    """
 
-def _back(v: Tensor, start: Tensor, end: Tensor, some: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """The numbers of points that have moved from ``start`` to ``end``, and the volume gained."""
-    out = torch.where(some.unsqueeze(-1), _coordinates(end, k), v)
-    again = _embedded(out, k)
-    # Far out the numbers of a point do not hold the image of its image: what does not lead back is not proposed.
-    lost = ((again - end).norm(dim=-1) > torch.finfo(v.dtype).eps ** 0.5 * end.norm(dim=-1)).any(-1)
-    gain = (_log_det(v, start, k) - _log_det(out, again, k)).sum(-1)
-    return out, torch.where(lost, -torch.inf, gain)
+    v: Tensor
+    k: Tensor
+    sign: int
+    x: Any = None
+    log_det: Any = None
 
+    @classmethod
+    def of(cls, v: Tensor, space: Manifold) -> Places:
+        """Of the numbers of points of a space."""
+        if isinstance(space, ConstantCurvature):
+            k = torch.as_tensor(-space.opposite(v), dtype=v.dtype, device=v.device).expand(len(v), 1, 1)
+            return cls(v, k, -space.sign if space.sign else 2).measured()
+        zero = v.new_zeros(len(v), 1, 1)
+        return cls(v, zero, 0).measured() if isinstance(space, Euclidean) else cls(v, zero, 0)
 
-def _shifted(x: Tensor, radius: float, k: Tensor) -> Tensor:
-    """All points after a random shift: a tenth of the radius of the set on average, or more, or much less."""
-    count, dim = len(x), x.shape[-1] - 1
-    width = radius * 10 ** (-2 * torch.rand(count, 1, 1, dtype=x.dtype, device=x.device))
-    e = _embedded(width * torch.randn(count, 1, dim, dtype=x.dtype, device=x.device) / dim**0.5, k)
-    product = (e[..., 1:] * x[..., 1:]).sum(-1, keepdim=True)
-    time = e[..., :1] * x[..., :1] - k * product
-    return torch.cat([time, x[..., 1:] + e[..., 1:] * (x[..., :1] - k * product / (1 + e[..., :1]))], -1)
+    def measured(self) -> Places:
+        """The same with ``x`` and ``log_det``, from the numbers."""
+        v, k, dim = self.v, self.k, self.v.shape[-1]
+        if self.sign == 0:
+            return dataclasses.replace(self, x=torch.cat([torch.ones_like(v[..., :1]), v], -1), log_det=0 * v[..., 0])
+        square = v.square().sum(-1, keepdim=True)
+        if self.sign != 1:
+            reach = self._root() * (square + torch.finfo(v.dtype).tiny).sqrt()
+            time, factor = reach.cosh(), reach.sinh() / reach
+            log_det = (dim - 1) * factor.log()
+        if self.sign > 0:
+            q = 1 + k.clamp(min=0.0) * square / 4
+            round_time, round_factor = 2 / q - 1, 1 / q
+            if self.sign == 1:
+                time, factor, log_det = round_time, round_factor, -dim * q.log()
+            else:
+                time, factor = torch.where(k > 0, round_time, time), torch.where(k > 0, round_factor, factor)
+                log_det = torch.where(k > 0, -dim * q.log(), log_det)
+        return dataclasses.replace(self, x=torch.cat([time, factor * v], -1), log_det=log_det.squeeze(-1))
 
+    def moved_to(self, x: Tensor, some: Tensor | None) -> tuple[Places, Tensor]:
+        """Some points, or all, at ``x``, and the logarithms of the volume gained ``(P,)``."""
+        v = self._numbers(x)
+        there = dataclasses.replace(
+            self, v=v if some is None else torch.where(some.unsqueeze(-1), v, self.v)
+        ).measured()
+        # Far out the numbers of a point do not hold the image of its image: what does not lead back is not proposed.
+        lost = (there.x - x).square().sum(-1) > torch.finfo(v.dtype).eps * x.square().sum(-1)
+        gain = torch.where(lost, -torch.inf, self.log_det - there.log_det).sum(-1)
+        return there, gain
 
-def _log_det(v: Tensor, x: Tensor, k: Tensor) -> Tensor:
-    """Logarithm of the Jacobian from the numbers to the space, up to a number: ``(P, N)``."""
-    tiny = torch.finfo(v.dtype).tiny
-    stretch = (x[..., 1:].square().sum(-1) + tiny).log() - (v.square().sum(-1) + tiny).log()
-    dim = v.shape[-1]
-    return 0.5 * torch.where(k[..., 0] > 0, dim, dim - 1) * stretch
+    def shifted(self, radius: float) -> Tensor:
+        """All points after a random shift, by a tenth of the radius on average, or more, or much less."""
+        x, k, (count, _, dim) = self.x, self.k, self.v.shape
+        width = radius * 10 ** (-2 * torch.rand(count, 1, 1, dtype=x.dtype, device=x.device))
+        shift = width * torch.randn(count, 1, dim, dtype=x.dtype, device=x.device) / dim**0.5
+        e = dataclasses.replace(self, v=shift).measured().x
+        product = (e[..., 1:] * x[..., 1:]).sum(-1, keepdim=True)
+        time = e[..., :1] * x[..., :1] - k * product
+        return torch.cat([time, x[..., 1:] + e[..., 1:] * (x[..., :1] - k * product / (1 + e[..., :1]))], -1)
 
+    def taken(self, other: Places, where: Tensor) -> Places:
+        """The other ones for some of the vectors."""
+        if self.x is None:
+            return dataclasses.replace(self, v=torch.where(where[:, None, None], other.v, self.v))
+        rows = where[:, None, None]
+        return dataclasses.replace(
+            self,
+            v=torch.where(rows, other.v, self.v),
+            x=torch.where(rows, other.x, self.x),
+            log_det=torch.where(where[:, None], other.log_det, self.log_det),
+        )
 
-def _coordinates(x: Tensor, k: Tensor) -> Tensor:
-    """The inverse of ``_embedded``."""
-    time, space = x[..., :1], x[..., 1:]
-    root = (-k).clamp(min=torch.finfo(x.dtype).tiny).sqrt()
-    length = (space.square().sum(-1, keepdim=True) + torch.finfo(x.dtype).tiny).sqrt()
-    open_ = torch.where(k < 0, (root * length).asinh() / (root * length), 1.0)
-    return space * torch.where(k > 0, 2 / (1 + time), open_)
+    def _numbers(self, x: Tensor) -> Tensor:
+        """The numbers of points ``x``."""
+        space = x[..., 1:]
+        if self.sign == 0:
+            return space
+        if self.sign != 1:
+            reach = self._root() * (space.square().sum(-1, keepdim=True) + torch.finfo(x.dtype).tiny).sqrt()
+            factor = reach.asinh() / reach
+        if self.sign > 0:
+            round_factor = 2 / (1 + x[..., :1])
+            factor = round_factor if self.sign == 1 else torch.where(self.k > 0, round_factor, factor)
+        return space * factor
+
+    def _root(self) -> Tensor:
+        return (-self.k).clamp(min=torch.finfo(self.k.dtype).tiny ** 0.5).sqrt()
 
 
 def _image(x: Tensor, spans: Tensor, k: Tensor) -> Tensor:
@@ -194,7 +256,8 @@ def _image(x: Tensor, spans: Tensor, k: Tensor) -> Tensor:
         # What the points of the plane leave of a basis.
         a = torch.linalg.qr(torch.cat([along, torch.randn_like(along[:, :1])], 1).mT).Q[..., -1:].mT
     ga = torch.cat([k * a[..., :1], a[..., 1:]], -1)
-    return x - 2 * (x * a).sum(-1, keepdim=True) / (a * ga).sum(-1, keepdim=True) * ga
+    length = (a * ga).sum(-1, keepdim=True)
+    return x - 2 * (x * a).sum(-1, keepdim=True) / torch.where(length == 0, 1.0, length) * ga
 
 
 def _exchanged(v: Tensor) -> Tensor:
@@ -217,12 +280,14 @@ def jump(gradients: Gradients, state: State, points: Points, space: Manifold, mo
     Each step begins where the one before ended: a chain that stopped at the first arrangement it takes would be too
     often where few others are taken.
     """
-    moved = torch.zeros_like(state.energy, dtype=torch.bool)
+    here, moved = points.places(state.x, space), torch.zeros_like(state.energy, dtype=torch.bool)
+    if "mirror" in move and here.x is not None:
+        points.choose(len(state.x), MOVES[move] * (2 if move == "two mirrors" else 1))
     for _ in range(MOVES[move]):
-        x, gain = points.moved(state.x, space, move)
-        other = State.at(gradients, x)
+        there, gain = points.propose(here, move)
+        other = State.at(gradients, points.put(state.x, there))
         log_ratio = (state.energy - other.energy + gain).nan_to_num(-torch.inf)
         accepted = (torch.rand_like(log_ratio).log() < log_ratio) & other.gradient.isfinite().all(-1)
         points.note(accepted)
-        state, moved = state.taken(other, accepted), moved | accepted
+        state, here, moved = state.taken(other, accepted), here.taken(there, accepted), moved | accepted
     return state, moved

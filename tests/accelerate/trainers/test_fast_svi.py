@@ -83,7 +83,8 @@ CASES = (
     + [("wrapped", loss, "SGD") for loss in ("MeanField", "Renyi of 3", "Trace of 3 at once", "Renyi of 3 at once")]
     + [("riemannian", "Renyi of 3 at once", "Adam"), ("graph", "Trace of 3 at once", "Adam")]
     + [("registered", "MeanField", "Adam"), ("AutoNormal", "MeanField", "Adam"), ("minibatch", "IWAE of 3", "Adam")]
-    + [("learnable curvature", "Trace", optim) for optim in OPTIMISERS if optim != "Adam"]
+    + [("learnable curvature", "Trace", "Adam, options by name")]
+    + [("registered", "Trace", optim) for optim in OPTIMISERS if optim not in ("Adam", "Adam, options by name")]
     + [("bare", "Trace", optim) for optim in ("Adam, clipped by name", "ClippedAdam", "ExponentialLR")]
     + [("modules", "Trace", optim) for optim in ("Adam, options by module and name", "Adam, clipped by norm")]
 )

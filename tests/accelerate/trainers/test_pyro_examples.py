@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites configured for enumeration"),
 ]
 
-STEPS = 36
+STEPS = 18
 MEMBERS = 2
 TOLERANCE = 1e-9  # of float64
 CAPTURED_TOLERANCE = 1e-7  # the learning rate of captured steps is a tensor in float32

@@ -104,7 +104,8 @@ def test_jumps_have_the_density():
     for number in range(40):
         state, moved = jump(gradients, state, points, Euclidean(), list(MOVES)[number % 4])
         paths = paths + moved
-    assert paths.mean() > 5 and ((state.x[:, 1] > 0) != above).double().mean() > 0.1
+    assert paths.mean() > 5
+    assert ((state.x[:, 1] > 0) != above).double().mean() > 0.1
     for draws, mean, variance in (
         ((state.x[:, 1] > 0).double(), expected, expected * (1 - expected)),
         (state.x[:, :2].square().sum(-1), 2.0, 4.0),
@@ -122,7 +123,8 @@ def test_sets_that_move_are_chosen_more_often():
         points.note(points._last[0] == 3)
     points.learn()
     assert points.weights[3] > 5 * before[3]
-    assert points.weights.sum() == pytest.approx(1.0) and (points.weights > 0).all()
+    assert points.weights.sum() == pytest.approx(1.0)
+    assert (points.weights > 0).all()
 
 
 def test_a_term_that_holds_has_one_integral():
@@ -131,9 +133,12 @@ def test_a_term_that_holds_has_one_integral():
     (block,) = blocks({"z": torch.Size([5, 2])}, torch.zeros(1))
     best = torch.randn(10)
     block.hold(lambda x: x.square().sum(-1), torch.randn(4, 10), best)
-    assert block.free == [("z",)] and block.weight.tolist() == [KAPPA]
+    assert block.free == [("z",)]
+    assert block.weight.tolist() == [KAPPA]
     angles = torch.linspace(0, 2 * math.pi, 2001)[:-1]
-    turns = torch.stack([torch.stack([angles.cos(), -angles.sin()], -1), torch.stack([angles.sin(), angles.cos()], -1)], -2)
+    turns = torch.stack(
+        [torch.stack([angles.cos(), -angles.sin()], -1), torch.stack([angles.sin(), angles.cos()], -1)], -2
+    )
     turns = torch.cat([turns, turns @ torch.tensor([[1.0, 0.0], [0.0, -1.0]])])
     integrals = []
     for points in torch.randn(3, 5, 2):

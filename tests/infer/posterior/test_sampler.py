@@ -1,0 +1,199 @@
+"""Posteriors by many chains at once."""
+
+from __future__ import annotations
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyro_hyperbolic.distributions as hdist
+from benchmarks.posterior_cases import CASES
+from benchmarks.posteriors import measure
+from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.infer import sample_posterior
+from pyro_hyperbolic.infer.posterior import sampler
+
+pytestmark = pytest.mark.usefixtures("double")
+
+COUNTS = torch.tensor([3.0, 0.0, 12.0, 5.0])
+DATA = torch.tensor([1.0, 2.0, 4.0])
+
+
+def model(data, counts):
+    """Three posteriors that are known: of a mean, of shares, and of a kind that is summed out."""
+    loc = pyro.sample("loc", dist.Normal(0.0, 10.0))
+    p = pyro.sample("p", dist.Dirichlet(torch.full((4,), 0.8)))
+    share = pyro.sample("share", dist.Beta(2.0, 2.0))
+    with pyro.plate("data", len(data)):
+        pyro.sample("x", dist.Normal(loc, 1.0), obs=data)
+    pyro.sample("counts", dist.Multinomial(20, p), obs=counts)
+    kind = pyro.sample("kind", dist.Bernoulli(share), infer={"enumerate": "parallel"})
+    pyro.sample("y", dist.Normal(4.0 * kind, 1.0), obs=torch.tensor(3.0))
+    pyro.deterministic("twice", 2 * loc)
+
+
+def run(**options):
+    return sample_posterior(model, DATA, COUNTS, **({"num_chains": 4, "warmup": 200, "progress": False} | options))
+
+
+def test_known_posteriors_and_interrupted_runs(tmp_path, monkeypatch):
+    state = torch.get_rng_state()
+    whole = run(num_samples=1000)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert whole.converged, whole.summary()
+    assert whole.deterministic == {"twice"}
+    assert torch.equal(whole.samples["twice"], 2 * whole.samples["loc"])
+    shares = torch.distributions.Dirichlet(0.8 + COUNTS)
+    kinds = dist.Normal(torch.tensor([0.0, 4.0]), 1.0).log_prob(torch.tensor(3.0)).softmax(0)
+    mean = (kinds * torch.tensor([2 / 5, 3 / 5])).sum()
+    square = (kinds * torch.tensor([2 * 3 / 30, 3 * 4 / 30])).sum()
+    precision = 0.01 + len(DATA)
+    known = {
+        "loc": (DATA.sum() / precision, precision**-0.5),
+        "p": (shares.mean, shares.variance.sqrt()),
+        "share": (mean, (square - mean**2).sqrt()),
+    }
+    for name, (mean, sd) in known.items():
+        draws, ess = whole.samples[name], whole.diagnostics()[name].bulks.reshape(whole.samples[name].shape[2:])
+        assert ((draws.mean((0, 1)) - mean).abs() < 4 * sd / ess.sqrt()).all(), name
+        assert ((draws.std((0, 1)) / sd - 1).abs() < 4 / ess.sqrt()).all(), name
+
+    # Killed while it draws, and gone on with: the same draws.
+    path = tmp_path / "run.pt"
+    monkeypatch.setattr(sampler, "_SECONDS", 0.0)
+    original = sampler.Chains.save
+
+    def killed(self, path):
+        original(self, path)
+        if len(self.draws) == 17:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sampler.Chains, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(num_samples=40, checkpoint=path)
+    resumed = run(num_samples=40, checkpoint=path)
+    assert all(torch.equal(resumed.samples[name], draws[:, :40]) for name, draws in whole.samples.items())
+    with pytest.raises(ValueError, match="checkpoint has the draws of another run: its settings"):
+        run(num_samples=40, checkpoint=path, seed=1)
+    with pytest.raises(
+        ValueError, match=r"start must name latents of the model, \['loc', 'p', 'share'\], got \['lok'\]"
+    ):
+        run(start={"lok": torch.tensor(0.0)})
+    with pytest.raises(ValueError, match="start has density 0"):
+        run(start={"loc": torch.tensor(torch.inf)})
+
+
+def depends_on_values():
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    if x > 0:
+        pyro.sample("y", dist.Normal(0.0, 1.0))
+
+
+def discrete():
+    pyro.sample("k", dist.Bernoulli(0.5))
+
+
+def improper():
+    pyro.sample("x", dist.ImproperUniform(dist.constraints.real, (), ()))
+
+
+def subsampled():
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    with pyro.plate("data", 10, subsample_size=3):
+        pyro.sample("y", dist.Normal(x, 1.0), obs=torch.zeros(3))
+
+
+def without_latents():
+    pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.tensor(0.0))
+
+
+def impossible():
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Uniform(0.0, 1.0), obs=2.0 + 0 * x)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (depends_on_values, "structure of model depends on values: site 'y'"),
+        (discrete, "site 'k' is discrete and is not enumerated"),
+        (improper, "site 'x' has an improper prior"),
+        (subsampled, "plate 'data' of model draws a subsample"),
+        (without_latents, "model has no continuous latent"),
+        (impossible, "no point of positive density was found: site 'y' has density 0"),
+    ],
+)
+def test_what_is_refused(program, words):
+    with pytest.raises(ValueError, match=words):
+        sample_posterior(program, num_chains=4, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_chains": 1}, "num_chains must be"),
+        ({"num_samples": 0}, "num_samples must be"),
+        ({"warmup": 3}, "warmup must be"),
+        ({"seed": -1}, "seed must be"),
+    ],
+)
+def test_options(options, words):
+    with pytest.raises(ValueError, match=words):
+        run(**options)
+
+
+def located(observed):
+    """A curvature, and two points of which the distances to the origin and to each other are known roughly."""
+    c = pyro.sample("c", dist.LogNormal(0.0, 0.7))
+    ball = PoincareBall(c)
+    with pyro.plate("points", 3):
+        z = pyro.sample("z", hdist.WrappedNormal(torch.zeros(2), 1.0, ball))
+    d = ball.dist(z, z.roll(1, -2))
+    with pyro.plate("pairs", 3):
+        pyro.sample("d", dist.Normal(d, 0.3), obs=observed)
+
+
+@pytest.mark.slow
+def test_a_drawn_curvature():
+    """Beside importance sampling from the prior."""
+    observed = torch.tensor([1.5, 2.0, 1.8])
+    torch.manual_seed(0)
+    c = dist.LogNormal(0.0, 0.7).sample((1_000_000,))
+    ball = PoincareBall(c.unsqueeze(-1))
+    z = hdist.WrappedNormal(torch.zeros(3, 2), 1.0, ball, validate_args=False).sample()
+    weights = dist.Normal(ball.dist(z, z.roll(1, -2)), 0.3).log_prob(observed).sum(-1).softmax(0)
+    posterior = sample_posterior(located, observed, num_chains=16, num_samples=1500, progress=False)
+    assert posterior.converged, posterior.summary()
+    assert posterior.gauges == [["z"]]
+    size = min(posterior.diagnostics()["c"].ess_bulk, 1 / weights.square().sum().item())
+    for power in (1, 2):
+        expected, spread = (weights * c**power).sum(), c.pow(power)
+        error = 4 * ((weights * (spread - expected).square()).sum() / size).sqrt() * 2**0.5
+        assert abs(posterior.samples["c"].pow(power).mean() - expected) < error
+    assert posterior.manifolds["z"].curvatures[0].shape == (16, 1500, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name]().exact])
+def test_exact_moments(name):
+    assert measure(name, 0, "cpu", {})["worst_z"] < 4
+
+
+@pytest.mark.slow
+def test_twelve_leaves():
+    row = measure("12 leaves", 0, "cpu", {})
+    assert row["r_hat"] <= 1.015
+    assert row["ess"] >= 400
+    assert row["c"] == pytest.approx(2.75, abs=0.1)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    with torch.device("cuda"):
+        observed = torch.tensor([1.5, 2.0, 1.8])
+        posterior = sample_posterior(located, observed, num_chains=16, num_samples=200, warmup=200, progress=False)
+    assert posterior.samples["z"].is_cuda
+    cpu = sample_posterior(located, observed.cpu(), num_chains=16, num_samples=200, warmup=200, progress=False)
+    means = [p.samples["c"].log().mean().item() for p in (posterior, cpu)]
+    assert means[0] == pytest.approx(means[1], abs=0.25)
