@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic import PoincareBall, plotting
+from pyro_hyperbolic.infer import Posterior
 
-Values = dict[str, Tensor]
 PRIOR = {"c": (0.0, 1.0), "spread": (1.0, 0.5), "noise": (-1.0, 0.5)}  # of the logarithms: mean, standard deviation
+DRAWS = 1000  # for predictions
 COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2")
 
 
@@ -35,27 +36,27 @@ def pairs(count: int) -> Tensor:
     return torch.triu_indices(count, count, offset=1)
 
 
-def predicted(samples: Values) -> tuple[Tensor, Tensor]:
-    """Distances ``(..., pairs)`` of the points, without and with noise."""
-    ball = PoincareBall(samples["c"])
-    z = ball.from_normal_coords(None, samples["z_coords"])
+def predicted(posterior: Posterior) -> Tensor:
+    """New distances ``(draws, pairs)`` with their noise, from some draws of all chains."""
+    thin = max(1, posterior.num_chains * posterior.num_draws // DRAWS)
+    c, noise, z = (posterior.samples[name].flatten(0, 1)[::thin].cpu() for name in ("c", "noise", "z"))
     i, j = pairs(z.shape[-2])
-    d = ball.dist(z[..., i, :], z[..., j, :])
-    return d, d + samples["noise"] * torch.randn_like(d)
+    d = PoincareBall(c.unsqueeze(-1)).dist(z[:, i], z[:, j])
+    return d + noise.unsqueeze(-1) * torch.randn_like(d)
 
 
 def draw_curvature(curvatures: dict[int, Tensor], folder: Path) -> None:
     """Intervals of the curvature by chain with that of the prior, and the chains ``(chains, samples)`` themselves."""
     ends = torch.tensor([0.05, 0.95])
     count = 1 + len(curvatures)
-    figure, axes = plt.subplots(1, count, figsize=(3.2 * count, 2.7), layout="constrained", squeeze=False)
+    figure, axes = plt.subplots(1, count, figsize=(3.2 * count, 3.2), layout="constrained", squeeze=False)
     left = axes[0, 0]
     left.plot(dist.LogNormal(*PRIOR["c"]).icdf(ends), [0, 0], color="0.7", lw=6)
     row, places, names = 0, [0.0], ["prior"]
     for (dim, chains), colour in zip(curvatures.items(), COLOURS, strict=False):
         for chain in chains:
             row -= 1
-            left.plot(chain.quantile(ends), [row, row], color=colour, lw=4)
+            left.plot(chain.quantile(ends), [row, row], color=colour, lw=2)
         places.append(row + (len(chains) - 1) / 2)
         names.append(f"d = {dim}")
         row -= 1
@@ -65,7 +66,7 @@ def draw_curvature(curvatures: dict[int, Tensor], folder: Path) -> None:
     left.set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
     left.minorticks_off()
     for ax, (dim, chains) in zip(axes[0, 1:], curvatures.items(), strict=True):
-        ax.plot(chains.T, lw=0.8)
+        ax.plot(chains.T, lw=0.4)
         ax.set(xlabel="sample", title=f"curvature, d = {dim}")
     for ax in axes[0]:
         ax.spines[["top", "right"]].set_visible(False)
@@ -73,14 +74,11 @@ def draw_curvature(curvatures: dict[int, Tensor], folder: Path) -> None:
     plt.close(figure)
 
 
-def draw_predicted(posteriors: dict[int, Values], distances: Tensor, folder: Path) -> None:
+def draw_predicted(posteriors: dict[int, Tensor], observed: Tensor, folder: Path) -> None:
     """Observed against predicted distances."""
     figure, axes = plt.subplots(1, len(posteriors), figsize=(3.6 * len(posteriors), 3.4), sharey=True, squeeze=False)
-    i, j = pairs(len(distances))
-    for ax, (dim, samples), colour in zip(axes[0], posteriors.items(), COLOURS, strict=False):
-        replicated = predicted(samples)[1].flatten(0, 1)
+    for ax, (dim, replicated), colour in zip(axes[0], posteriors.items(), COLOURS, strict=False):
         low, middle, high = replicated.quantile(torch.tensor([0.05, 0.5, 0.95]), 0)
-        observed = distances[i, j]
         ax.vlines(observed, low, high, color=colour, alpha=0.15, lw=1)
         ax.plot(observed, middle, ".", ms=2, color=colour)
         ax.axline((0, 0), slope=1, color="0.3", lw=0.8)

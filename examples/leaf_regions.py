@@ -8,11 +8,12 @@ all the positions that it may have. Its other distances, which it was not given,
     python examples/leaf_regions.py --posterior tree/posterior.pt
     python examples/leaf_regions.py --posterior tree/posterior.pt --observed 6
 
-What to look for: in ``regions.png`` the lines around a leaf are its regions of 50, 80 and 90%. Rings of the same colour
-mark the nodes with an observed distance to the leaf. Distances from the middle of a panel are those in the plane, and
-thin circles are 2 apart. ``calibration.png`` has the share of unseen distances inside their credible intervals, against
-the level of the interval. On the dashed line the uncertainty is right; below it the intervals are too narrow. On the
-page ``latent.html``, with draws of all nodes, click on an animal to bring it to the centre.
+What to look for: in ``regions.png`` the lines around a leaf are its regions of 50, 80 and 90%, given the inner nodes
+near the places where they are drawn. Rings of the same colour mark the nodes with an observed distance to the leaf.
+Distances from the middle of a panel are those in the plane, and thin circles are 2 apart. ``calibration.png`` has the
+share of unseen distances inside their credible intervals, against the level of the interval. On the dashed line the
+uncertainty is right; below it the intervals are too narrow. On the page ``latent.html``, with draws of all nodes, click
+on an animal to bring it to the centre.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
+from calibration import coverage, draw_calibration
 from command import add_common, command, input_file, make_parser, positive
 from matplotlib.patches import Circle
 from pyro import poutine
@@ -43,6 +45,7 @@ BALL = PoincareBall(1.0)
 SHOWN = ["wolf", "salmon", "crab"]  # leaves in the picture
 LEVELS, RESOLUTION = (0.5, 0.8, 0.9), 120  # of the regions, and nodes on a side of their grid
 DRAWS, CANDIDATES, KEPT = 400, 4000, 2000  # of inner nodes, places of a leaf tried for each, and places that are kept
+NEAR = 50  # one in so many draws is shown
 PRIOR = hdist.WrappedNormal(torch.zeros(2, dtype=torch.float64), 3.0, BALL)
 
 
@@ -91,26 +94,26 @@ class Leaf:
         return (2 * below - 1).abs().index_fill(0, self.seen, math.nan)
 
 
-def coverage(levels: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of the truths lie in regions of the levels ``at``, with standard errors; levels are ``(leaves, R)``."""
-    hits = (levels[..., None] <= at).to(levels).masked_fill(levels[..., None].isnan(), math.nan)
-    # Distances of one leaf are not independent: the error is that of a mean over leaves.
-    return hits.flatten(0, 1).nanmean(0), hits.nanmean(1).std(0) / math.sqrt(len(hits))
+def some(samples: Values, order: Tensor) -> Values:
+    """A few draws of the inner nodes, of those with these numbers."""
+    pick = order[torch.linspace(0, len(order) - 1, min(DRAWS, len(order))).long()]
+    return {name: samples[name][pick] for name in ("points", "length", "noise")}
 
 
-def draw_regions(tree: Tree, mean: Tensor, leaves: dict[str, Leaf], path: Path) -> None:
+def draw_regions(tree: Tree, nodes: Tensor, leaves: dict[str, Leaf], path: Path) -> None:
+    """A draw of the inner nodes ``(R, 2)``, and leaves given draws that are next to it."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 5.8), layout="constrained")
     first, edges = next(iter(leaves)), tree.edges[: tree.inner - 1]
-    views = {"the root": (mean[0], leaves), first: (BALL.frechet_mean(leaves[first].z), {first: leaves[first]})}
+    views = {"the root": (nodes[0], leaves), first: (BALL.frechet_mean(leaves[first].z), {first: leaves[first]})}
     for ax, (title, (centre, shown)) in zip(axes, views.items(), strict=True):
         ax.set_title(f"around {title}", fontsize="medium")
-        plotting.embedding(mean, BALL, edges=edges, ax=ax, s=12, view="equidistant", center=centre)
+        plotting.embedding(nodes, BALL, edges=edges, ax=ax, s=12, view="equidistant", center=centre)
         reach = [BALL.dist(centre, leaf.z).quantile(0.95) for leaf in shown.values()]
-        limit = 1.05 * max(*reach, BALL.dist(centre, mean).quantile(0.9)).item()
+        limit = 1.05 * max(*reach, BALL.dist(centre, nodes).quantile(0.9)).item()
         for (name, leaf), colour in zip(shown.items(), PALETTE[::2], strict=False):
             plotting.embedding(leaf.z[:600], BALL, ax=ax, s=2, color=colour, alpha=0.3, label=name)
             rings: Any = {"s": 70, "facecolors": "none", "edgecolors": colour, "linewidth": 1.3}
-            plotting.embedding(mean[leaf.seen], BALL, ax=ax, **rings)
+            plotting.embedding(nodes[leaf.seen], BALL, ax=ax, **rings)
             style: Any = {"extent": (-limit, limit, -limit, limit), "colors": colour, "linewidths": [0.6, 1.0, 1.5]}
             plotting.credible_regions(leaf.log_density, BALL, LEVELS, ax, resolution=RESOLUTION, **style)
         for radius in range(2, int(limit) + 1, 2):
@@ -118,18 +121,6 @@ def draw_regions(tree: Tree, mean: Tensor, leaves: dict[str, Leaf], path: Path) 
         ax.set_aspect("equal", adjustable="box")
         ax.set(xlim=(-limit, limit), ylim=(-limit, limit))
     axes[0].legend(loc="lower left", markerscale=5, frameon=False)
-    plotting.save(figure, path)
-    plt.close(figure)
-
-
-def draw_calibration(levels: Tensor, path: Path) -> None:
-    figure, ax = plt.subplots(figsize=(4.4, 4.2), layout="constrained")
-    at = torch.linspace(0, 1, 101)
-    share, error = coverage(levels, at)
-    ax.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle="--")
-    ax.plot(at, share, color=PALETTE[0])
-    ax.fill_between(at, share - 1.96 * error, share + 1.96 * error, color=PALETTE[0], alpha=0.2, linewidth=0)
-    ax.set(xlabel="level of the interval", ylabel="share of unseen distances inside", xlim=(0, 1), ylim=(0, 1))
     plotting.save(figure, path)
     plt.close(figure)
 
@@ -142,10 +133,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"--posterior {args.posterior} is not one of bayesian_tree.py; run that example first.")
     if args.observed >= tree.inner:
         raise ValueError(f"--observed must be less than the {tree.inner} inner nodes, got {args.observed}.")
-    points, rows = samples["points"], samples["y"][tree.inner :, : tree.inner]
-    pick = torch.linspace(0, len(points) - 1, min(DRAWS, len(points))).long()
-    inner = {name: samples[name][pick] for name in ("points", "length", "noise")}
-    leaves = [Leaf(inner, row, torch.randperm(tree.inner)[: args.observed]) for row in rows]
+    rows, order = samples["y"][tree.inner :, : tree.inner], torch.arange(len(samples["points"]))
+    leaves = [Leaf(some(samples, order), row, torch.randperm(tree.inner)[: args.observed]) for row in rows]
     levels = torch.stack([leaf.levels() for leaf in leaves])
     share, error = coverage(levels, torch.tensor(LEVELS))
     result: dict[str, Any] = record(args) | {"n_eff": min(leaf.n_eff for leaf in leaves)}
@@ -154,11 +143,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     shown = ", ".join(f"{name}: {100 * s:.0f} ± {100 * e:.0f}%" for name, (s, e) in result["coverage"].items())
     print(f"{int(levels.isfinite().sum())} unseen distances of {len(leaves)} leaves in their intervals, {shown}")
     save_json(result, args.output_dir / "metrics.json")
-    drawn = {name: leaves[tree.names.index(name) - tree.inner] for name in SHOWN}
-    draw_regions(tree, BALL.frechet_mean(points.transpose(0, 1)), drawn, args.output_dir / "regions.png")
     draw_calibration(levels, args.output_dir / "calibration.png")
-    some = torch.linspace(0, len(points) - 1, 100).long()  # draws of each node, from all chains
-    draws = torch.cat([points[some], torch.stack([leaf.z[: len(some)] for leaf in leaves], 1)], 1)
+    # Branches change places around their parents. Pictures show the draws next to one of them, in which they do not.
+    order = BALL.dist(samples["points"], samples["points"][-1]).square().sum(-1).argsort()[: -(-len(order) // NEAR)]
+    leaves = [Leaf(some(samples, order), leaf.y, leaf.seen) for leaf in leaves]
+    points = leaves[0].inner["points"]
+    drawn = {name: leaves[tree.names.index(name) - tree.inner] for name in SHOWN}
+    draw_regions(tree, points[0], drawn, args.output_dir / "regions.png")
+    few = torch.linspace(0, len(points) - 1, 100).long()  # draws of each node
+    draws = torch.cat([points[few], torch.stack([leaf.z[: len(few)] for leaf in leaves], 1)], 1)
     means, about = BALL.frechet_mean(draws.transpose(0, 1)), f"Posterior means of {len(tree.names)} nodes, and draws."
     labels = ["inner node" if i < tree.inner else "leaf" for i in range(len(tree.names))]
     page: Any = {"names": tree.names, "edges": tree.edges, "title": "A tree with uncertainty", "description": about}

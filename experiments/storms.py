@@ -11,18 +11,18 @@ direction may turn as the latitude grows. Three other models are fitted for comp
 two flat ones, which cut the circle open, either at north, as a compass does, or at south, where hardly a storm goes.
 
 SVI fits each model with several numbers of components, and the validation storms choose one of them. The models are
-then compared on test storms, which none has seen. NUTS samples the coupled model. The data are
-:func:`pyro_hyperbolic.datasets.storms`.
+then compared on test storms, which none has seen. ``infer.sample_posterior`` samples the coupled model, from the fit.
+The data are :func:`pyro_hyperbolic.datasets.storms`.
 
 What to look for in ``storms.png``: the left panel shows the square root of the density of the coupled model (darker is
 greater). It runs through north without a seam, from west at the bottom to east at the top, as the test days (dots) do.
 The middle panel shows the same for the model with a cut at north. It has a gap there, because no component can lie
-across the cut. The right panel shows the mean direction at each latitude with its 90% interval by NUTS. The red band is
-where the mean direction is north: the storms turn there.
+across the cut. The right panel shows the mean direction at each latitude with its 90% interval by the chains. The red
+band is where the mean direction is north: the storms turn there.
 
     python -m experiments.storms
     python -m experiments.storms --components 2 3 4 5 6 --num-steps 1500 --starts 4
-    python -m experiments.storms --warmup 500 --num-samples 500 --chains 4
+    python -m experiments.storms --components 4 --chains 8
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
+from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import init_to_value
-from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor
 
 from examples.command import add_common, at_least, command, make_parser, positive
@@ -48,12 +47,13 @@ from pyro_hyperbolic import plotting
 from pyro_hyperbolic.datasets import StormDays, storms
 from pyro_hyperbolic.distributions import WrappedNormal
 from pyro_hyperbolic.geometry import from_signature
-from pyro_hyperbolic.infer import AutoWrappedNormal
+from pyro_hyperbolic.infer import AutoWrappedNormal, Posterior, sample_posterior
 
 Values = dict[str, Tensor]
 MIDDLE, UNIT = 25.0, 10.0  # latitudes are tens of degrees from here, so that both factors have about one scale
 SPREAD = (2.0, 1.0)  # of the centres: next to uniform on the circle; ten degrees of latitude
-DRAWS, TREE_DEPTH = 50, 4  # draws of a guide for its predictive density; doublings of a step of NUTS
+DRAWS = 50  # of a guide for its predictive density
+SHOWN = 400  # draws of the chains for theirs
 LATITUDES = torch.linspace(9, 64, 56, dtype=torch.float64)
 HEADINGS = 2 * math.pi * (torch.arange(72, dtype=torch.float64) + 0.5) / 72 - math.pi
 
@@ -91,22 +91,32 @@ def mixture(setup: Setup, values: Values) -> Any:
     """The distribution of a day given parameters, with the batch shape of the weights without their last dimension."""
     root = values["scale"].diag_embed()
     if setup.coupled:
-        root = values["scale"].unsqueeze(-1) * values["correlation"]
+        r, zero = 2 * values["half"] - 1, torch.zeros_like(values["half"])  # the correlation
+        root = torch.stack([1 + zero, zero, r, (1 - r.square()).sqrt()], -1).unflatten(-1, (2, 2))
+        root = values["scale"].unsqueeze(-1) * root
     components = WrappedNormal(values["centre"], manifold=from_signature(setup.signature), scale_tril=root)
     return dist.MixtureSameFamily(dist.Categorical(values["weights"]), components)
 
 
-def model(setup: Setup, components: int, points: Tensor | None = None) -> None:
-    """A mixture with all its parameters drawn; without points it draws one."""
+def model(setup: Setup, components: int, points: Tensor) -> Values:
+    """A mixture with all its parameters drawn."""
     manifold = from_signature(setup.signature)
     values = {"weights": pyro.sample("weights", dist.Dirichlet(torch.full((components,), 2.0)))}
     with pyro.plate("components", components):
         values["centre"] = pyro.sample("centre", WrappedNormal(manifold.origin(2), torch.tensor(SPREAD), manifold))
         values["scale"] = pyro.sample("scale", dist.LogNormal(math.log(0.5), 0.5).expand([2]).to_event(1))
         if setup.coupled:
-            values["correlation"] = pyro.sample("correlation", dist.LKJCholesky(2, 1.5))
-    with pyro.plate("days", 1 if points is None else len(points)):
+            values["half"] = pyro.sample("half", dist.Beta(1.5, 1.5))  # of one more than the correlation
+    with pyro.plate("days", len(points)):
         pyro.sample("x", mixture(setup, values), obs=points)
+    return values
+
+
+def tracked(setup: Setup, components: int, points: Tensor, test: StormDays) -> None:
+    """The same model, with the latitude where it turns and the mean log-density of test days."""
+    values = model(setup, components, points)
+    pyro.deterministic("turn", turning_latitude(setup, values))
+    pyro.deterministic("test", log_density(setup, values, test.heading, test.latitude).mean())
 
 
 def split(days: StormDays, seed: int) -> tuple[StormDays, StormDays, StormDays]:
@@ -139,27 +149,21 @@ def fit(setup: Setup, components: int, points: Tensor, args: argparse.Namespace)
     return draws
 
 
-def sample(components: int, points: Tensor, draws: Values, args: argparse.Namespace) -> tuple[Values, int]:
-    """Samples of the coupled model as ``(chains, samples, ...)``, and the number of divergences.
+def sample(components: int, points: Tensor, test: StormDays, draws: Values, args: argparse.Namespace) -> Posterior:
+    """The posterior of the coupled model, from a draw of the guide.
 
-    Every chain starts at a draw of the guide. From elsewhere the components would be found in another order.
+    From elsewhere the components would be found in another order.
     """
-    chains, divergences = [], 0
-    for chain in range(args.chains):
-        pyro.set_rng_seed(args.seed + chain)
-        begin = init_to_value(values={name: value[chain % DRAWS] for name, value in draws.items()})
-        kernel = NUTS(model, max_tree_depth=TREE_DEPTH, init_strategy=begin)
-        mcmc = MCMC(kernel, args.num_samples, args.warmup, disable_progbar=True)
-        mcmc.run(SETUPS[MAIN], components, points)
-        chains.append(mcmc.get_samples())
-        divergences += sum(map(len, mcmc.diagnostics()["divergences"].values()))
-    return {name: torch.stack([chain[name] for chain in chains]) for name in chains[0]}, divergences
+    start = {name: value[0] for name, value in draws.items()}
+    settings = {"num_chains": args.chains, "num_samples": args.num_samples, "warmup": args.warmup, "seed": args.seed}
+    return sample_posterior(tracked, SETUPS[MAIN], components, points, test, start=start, **settings)
 
 
-@torch.no_grad()
-def log_density(setup: Setup, draws: Values, heading: Tensor, latitude: Tensor) -> Tensor:
-    """Log-densities ``(..., draws)`` of directions and latitudes ``(...)``, for every draw of the parameters."""
-    return mixture(setup, draws).log_prob(setup.points(heading, latitude).unsqueeze(-2))
+def log_density(setup: Setup, values: Values, heading: Tensor, latitude: Tensor) -> Tensor:
+    """Log-densities ``(days..., ...)`` of directions and latitudes ``(days...)``, for parameters of any batch shape."""
+    x = setup.points(heading, latitude)
+    batch = (1,) * (values["weights"].dim() - 1)
+    return mixture(setup, values).log_prob(x.reshape(x.shape[:-1] + batch + x.shape[-1:]))
 
 
 def log_predictive(setup: Setup, draws: Values, days: StormDays) -> Tensor:
@@ -167,27 +171,27 @@ def log_predictive(setup: Setup, draws: Values, days: StormDays) -> Tensor:
     return log_density(setup, draws, days.heading, days.latitude).logsumexp(-1) - math.log(len(draws["weights"]))
 
 
-def on_grid(setup: Setup, draws: Values) -> Tensor:
-    """Densities ``(latitudes, headings, draws)`` on the grid of ``LATITUDES`` and ``HEADINGS``."""
+def on_grid(setup: Setup, values: Values) -> Tensor:
+    """Densities ``(latitudes, headings, ...)`` on the grid of ``LATITUDES`` and ``HEADINGS``."""
     latitude, heading = torch.meshgrid(LATITUDES, HEADINGS, indexing="ij")
-    return log_density(setup, draws, heading, latitude).exp()
+    return log_density(setup, values, heading, latitude).exp()
 
 
-def mean_heading(setup: Setup, draws: Values) -> Tensor:
-    """The mean direction at every latitude in every draw, ``(latitudes, draws)``."""
-    density = on_grid(setup, draws)
-    sine, cosine = ((density * f(HEADINGS).unsqueeze(-1)).sum(-2) for f in (torch.sin, torch.cos))
+def mean_heading(setup: Setup, values: Values) -> Tensor:
+    """The mean direction at every latitude, ``(latitudes, ...)``."""
+    density = on_grid(setup, values)
+    sine, cosine = (torch.einsum("lh...,h->l...", density, f(HEADINGS)) for f in (torch.sin, torch.cos))
     return torch.atan2(sine, cosine)
 
 
-def turning_latitude(setup: Setup, draws: Values) -> Tensor:
+def turning_latitude(setup: Setup, values: Values) -> Tensor:
     """Where the mean direction turns from the west of north to the east, in degrees; ``nan`` if it never does."""
-    heading = mean_heading(setup, draws)
-    before, after = heading[:-1], heading[1:]
+    heading = mean_heading(setup, values).movedim(0, -1)
+    before, after = heading[..., :-1], heading[..., 1:]
     turns = (before < 0) & (after >= 0) & (after - before < math.pi)
-    at = LATITUDES[:-1].unsqueeze(-1) - before / (after - before) * (LATITUDES[1] - LATITUDES[0])
-    first = turns.to(torch.uint8).argmax(0, keepdim=True)
-    return torch.where(turns.any(0), at.gather(0, first).squeeze(0), torch.nan)
+    at = LATITUDES[:-1] - before / (after - before) * (LATITUDES[1] - LATITUDES[0])
+    first = turns.to(torch.uint8).argmax(-1, keepdim=True)
+    return torch.where(turns.any(-1), at.gather(-1, first).squeeze(-1), torch.nan)
 
 
 def difference(one: Tensor, other: Tensor, storm: Tensor) -> tuple[float, float]:
@@ -198,7 +202,7 @@ def difference(one: Tensor, other: Tensor, storm: Tensor) -> tuple[float, float]
     return gains.mean().item(), 1.96 * total.square().sum().sqrt().item() / len(gains)
 
 
-def draw(posteriors: dict[str, Values], samples: Values, test: StormDays, path: Path) -> None:
+def draw(posteriors: dict[str, Values], samples: Values, turn: Tensor, test: StormDays, path: Path) -> None:
     """Predictive densities with the test days, and the mean direction by latitude with its intervals."""
     headings, latitudes = HEADINGS.rad2deg().numpy(), LATITUDES.numpy()
     figure, axes = plt.subplots(
@@ -211,13 +215,13 @@ def draw(posteriors: dict[str, Values], samples: Values, test: StormDays, path: 
         ax.plot(test.heading.rad2deg(), test.latitude, ".", color="0.15", markersize=2.5)
         ax.set_title(name, fontsize="medium")
     right = axes[-1]
-    heading, turn = mean_heading(SETUPS[MAIN], samples).rad2deg(), turning_latitude(SETUPS[MAIN], samples)
+    heading = mean_heading(SETUPS[MAIN], samples).rad2deg()
     low, middle, high = heading.quantile(torch.tensor([0.05, 0.5, 0.95]), -1).numpy()
     right.fill_betweenx(latitudes, low, high, color="#3f90da", alpha=0.3, linewidth=0)
     right.plot(middle, latitudes, color="#3f90da", linewidth=1.5)
-    right.axhspan(*turn.nanquantile(torch.tensor([0.05, 0.95])).tolist(), color="#bd1f01", alpha=0.25, linewidth=0)
+    right.axhspan(*turn.quantile(torch.tensor([0.05, 0.95])).tolist(), color="#bd1f01", alpha=0.25, linewidth=0)
     right.axvline(0, color="0.6", linewidth=0.8)
-    right.set_title("mean direction, NUTS, median and 90%", fontsize="medium")
+    right.set_title("mean direction, median and 90%", fontsize="medium")
     for ax in axes:
         ax.set(xlim=(-180, 180), ylim=(latitudes[0], latitudes[-1]), xlabel="direction of motion")
         ax.set_xticks([-180, -90, 0, 90, 180], ["S", "W", "N", "E", "S"])
@@ -254,28 +258,25 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     setup = SETUPS[MAIN]
     points = setup.points(train.heading, train.latitude)
-    samples, divergences = sample(result[MAIN]["components"], points, posteriors[MAIN], args)
-    flat = {name: value.flatten(0, 1) for name, value in samples.items()}
-    result["NUTS"] = {"divergences": divergences}
-    tracked = {
-        "turning latitude": turning_latitude(setup, flat),
-        "density of test days": log_density(setup, flat, test.heading, test.latitude).mean(0),
-    }
-    for name, values in tracked.items():
-        chains = values.reshape(args.chains, args.num_samples)
-        r_hat, n_eff = split_gelman_rubin(chains).item(), effective_sample_size(chains).item()
-        mean, std = values.mean().item(), values.std().item()
-        result["NUTS"][name] = {"mean": mean, "std": std, "r_hat": r_hat, "n_eff": n_eff}
-        print(f"NUTS: {name} {mean:.3f} ± {std:.3f} (standard deviation), R-hat {r_hat:.2f}, n_eff {n_eff:.0f}")
+    posterior = sample(result[MAIN]["components"], points, test, posteriors[MAIN], args)
+    print(posterior.summary())
+    result["chains"] = {"converged": posterior.converged, "seconds": sum(posterior.seconds.values())}
+    for name in ("turn", "test"):
+        values, found = posterior.samples[name], posterior.diagnostics()[name]
+        result["chains"][name] = {"mean": values.mean().item(), "std": values.std().item()}
+        result["chains"][name] |= {"r_hat": found.r_hat, "ess": found.ess_bulk}
     turn = turning_latitude(setup, posteriors[MAIN])
-    result["SVI"] = {"turning latitude": {"mean": turn.mean().item(), "std": turn.std().item()}}
-    print(f"SVI: turning latitude {turn.mean():.3f} ± {turn.std():.3f}")
-    mean, half = difference(log_predictive(setup, flat, test), scores[MAIN], test.storm)
-    result["NUTS"]["gain over SVI"] = [mean, half]
-    print(f"NUTS minus SVI, density of test days: {mean:.3f} ± {half:.3f}; {divergences} divergences")
+    result["SVI"] = {"turn": {"mean": turn.mean().item(), "std": turn.std().item()}}
+    print(f"SVI: turn {turn.mean():.3f} ± {turn.std():.3f}")
+    thin = max(1, args.chains * args.num_samples // SHOWN)
+    some = {name: posterior.samples[name].flatten(0, 1)[::thin] for name in posteriors[MAIN]}
+    mean, half = difference(log_predictive(setup, some, test), scores[MAIN], test.storm)
+    result["chains"]["gain over SVI"] = [mean, half]
+    print(f"chains minus SVI, density of test days: {mean:.3f} ± {half:.3f}")
     result["seconds"] = time.perf_counter() - began
     save_json(result, args.output_dir / "storms.json")
-    draw({name: posteriors[name] for name in (MAIN, "flat, cut at north")}, flat, test, args.output_dir / "storms.png")
+    shown = {name: posteriors[name] for name in (MAIN, "flat, cut at north")}
+    draw(shown, some, posterior.samples["turn"].flatten(), test, args.output_dir / "storms.png")
     print(f"{result['seconds']:.0f} s; results in {args.output_dir}")
     return result
 
@@ -285,9 +286,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--components", type=positive(int), nargs="+", default=[1, 2, 4], help="components to choose from")
     p.add_argument("--num-steps", type=positive(int), default=250, help="steps of SVI")
     p.add_argument("--starts", type=positive(int), default=2, help="starts of SVI; the best is kept")
-    p.add_argument("--chains", type=positive(int), default=2, help="chains of NUTS")
-    p.add_argument("--warmup", type=positive(int), default=100, help="warm-up steps of NUTS")
-    p.add_argument("--num-samples", type=at_least(4), default=100, help="samples per chain")
+    p.add_argument("--chains", type=at_least(2), default=4, help="number of chains")
+    p.add_argument("--warmup", type=at_least(20), default=200, help="trajectories of each chain that are not kept")
+    p.add_argument("--num-samples", type=at_least(4), default=500, help="samples per chain")
     add_common(p, "--seed", "--output-dir")
     return p
 

@@ -31,6 +31,7 @@ TESTED_IN = {
 # Files of that folder that are no programs.
 PARTS = {
     "__init__",
+    "calibration",
     "command",
     "curvature_parts",
     "inference_methods",

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-TINY = "--leaves 5 --dims 2 3 --num-steps 5 --warmup 2 --num-samples 4 --chains 2 --max-tree-depth 2"
+TINY = "--leaves 6 --dims 2 --warmup 20 --num-samples 30 --chains 2 --device cpu"
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,14 @@ def test_it_runs(example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixt
     names = ["curvature_of_data.json", "curvature_of_data.png", "curvature_predicted.png"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert json.loads((tmp_path / names[0]).read_text()).keys() == result.keys()
-    assert result.keys() > {"options", "d=2", "d=3"}
-    assert "divergences" in capsys.readouterr().out
+    found = result["d=2"]
+    assert found.keys() > {"converged", "modes", "in_90%", "c", "spread", "noise", "distances of z", "radii of z"}
+    low, middle, high = found["c"]["quantiles"]
+    assert 0 < low < middle < high
+    assert 0.5 < found["in_90%"] <= 1
+    printed = capsys.readouterr().out
+    assert "z: 6 points of PoincareBall, orientation free" in printed
+    assert "elieve it" in printed
 
 
 def test_distances_are_those_of_a_tree(example: ModuleType) -> None:

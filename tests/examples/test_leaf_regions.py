@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Callable
@@ -46,8 +45,7 @@ def test_runs(
     refusal: Callable[..., str],
 ) -> None:
     tree = load_example("bayesian_tree")
-    tree.START_STEPS = 3  # type: ignore[attr-defined]
-    tree.main([*["--chains", "2", "--num-samples", "6", "--num-steps", "3", "--output-dir"], str(tmp_path / "tree")])
+    tree.main([*["--chains", "2", "--warmup", "20", "--num-samples", "8", "--output-dir"], str(tmp_path / "tree")])
     posterior = ["--posterior", str(tmp_path / "tree" / "posterior.pt"), "--output-dir", str(tmp_path / "regions")]
     result = example.main([*posterior, "--observed", "5"])
     files = ["calibration.png", "latent.html", "metrics.json", "regions.png"]
@@ -136,25 +134,18 @@ def test_posterior_is_calibrated(load_example: Callable[[str], ModuleType]) -> N
     """Positions and distances that the model itself draws, 30 times: intervals hold the truth as often as they say."""
     tree, example = load_example("bayesian_tree"), load_example("leaf_regions")
     inner, leaves, replicas = 8, 3, 30
-    trace = pyro.poutine.trace(tree.model).get_trace(replicas, inner + leaves)
-    truth, y = (trace.nodes[name]["value"] for name in ("_RETURN", "y"))
-    y = y.triu(1) + y.triu(1).mT
-    arguments = (replicas, inner, y[:, :inner, :inner])
-    start = {name: trace.nodes[name]["value"] for name in ("length", "noise", "radius")}
-    start["z"] = truth[:, 2:inner]
-    samples = tree.nuts(arguments, start, argparse.Namespace(num_samples=200, warmup=200))
-    points = tree.in_place(tree.positions(samples["radius"], samples["z"]))
-    levels = torch.stack(
-        [
-            example.Leaf(
-                {"points": points[:, i], "length": samples["length"][:, i], "noise": samples["noise"][:, i]},
-                y[i, inner + k, :inner],
-                torch.randperm(inner)[:3],
-            ).levels()
-            for i in range(replicas)
-            for k in range(leaves)
-        ]
-    )
+    first, second = torch.triu_indices(inner + leaves, inner + leaves, 1)
+    known = second < inner
+    levels = []
+    for seed in range(replicas):
+        pyro.set_rng_seed(seed)
+        observed = pyro.poutine.trace(tree.model).get_trace(inner + leaves).nodes["y"]["value"]
+        settings = {"num_chains": 8, "num_samples": 100, "warmup": 200, "progress": False}
+        found = tree.sample_posterior(tree.model, inner, observed[known], **settings)
+        draws = {name: found.samples[name].flatten(0, 1)[::4] for name in ("length", "noise")}
+        draws["points"] = tree.with_root(found.samples["z"].flatten(0, 1)[::4])
+        y = torch.zeros(inner + leaves, inner + leaves).index_put((second, first), observed)
+        levels += [example.Leaf(draws, row[:inner], torch.randperm(inner)[:3]).levels() for row in y[inner:]]
     at = torch.tensor([0.5, 0.8, 0.9])
-    share, error = example.coverage(levels, at)
+    share, error = example.coverage(torch.stack(levels), at)
     assert ((share - at).abs() < 4 * error.clamp(min=0.02)).all()

@@ -35,7 +35,7 @@ RUNS = [
         ["components.png"],
     ),
     ("single_cell", "--hidden-dim 8 --num-epochs 2 --iwae-samples 2", ["disc.png", "embedding.npz", "latent.html"]),
-    ("storms", "--components 2 --num-steps 3 --warmup 1 --num-samples 4", ["storms.png"]),
+    ("storms", "--components 2 --warmup 20 --num-samples 8 --chains 2", ["storms.png"]),
 ]
 RECORDS = {"storms": "storms.json"}
 LOSSES = {"link_prediction": "losses", "single_cell": "loss"}
