@@ -242,7 +242,7 @@ def test_without_arviz_the_extra_is_named(monkeypatch):
 @pytest.mark.gpu
 def test_draws_may_stay_on_their_device(tmp_path):
     c = good(1).exp()
-    draws = {"c": c.squeeze(-1), "z": PoincareBall(c).from_normal_coords(None, good(4, 2)), "y": good(2, 3)}
+    draws = {"c": c.squeeze(-1), "z": PoincareBall(c).from_normal_coords(None, good(4, 2)), "y": good(2, 2)}
     results = []
     for device in ("cpu", "cuda"):
         space = PoincareBall(c.to(device))
