@@ -45,7 +45,7 @@ CYLINDER = geometry.from_signature("s1,e1")
 MIDDLE, UNIT = 25.0, 10.0  # latitudes are tens of degrees from here, so that both factors have about one scale
 SPREAD = (2.0, 1.0)  # of the centres: next to uniform on the circle; ten degrees of latitude
 SHOWN = 400  # draws in the picture
-SITES = "weights", "centre", "scale", "half"
+SITES = "weights", "centre", "scale", "tilt"
 LATITUDES = torch.linspace(9, 64, 56, dtype=torch.float64)
 HEADINGS = 2 * math.pi * (torch.arange(72, dtype=torch.float64) + 0.5) / 72 - math.pi
 
@@ -57,7 +57,7 @@ def points(heading: Tensor, latitude: Tensor) -> Tensor:
 
 def mixture(values: Values) -> Any:
     """The distribution of a day given parameters."""
-    r, zero = 2 * values["half"] - 1, torch.zeros_like(values["half"])  # the correlation
+    r, zero = 2 * values["tilt"] - 1, torch.zeros_like(values["tilt"])  # the correlation
     root = torch.stack([1 + zero, zero, r, (1 - r.square()).sqrt()], -1).unflatten(-1, (2, 2))
     root = values["scale"].unsqueeze(-1) * root
     components = WrappedNormal(values["centre"], manifold=CYLINDER, scale_tril=root)
@@ -70,7 +70,7 @@ def model(components: int, x: Tensor) -> None:
     with pyro.plate("components", components):
         values["centre"] = pyro.sample("centre", WrappedNormal(CYLINDER.origin(2), torch.tensor(SPREAD), CYLINDER))
         values["scale"] = pyro.sample("scale", dist.LogNormal(math.log(0.5), 0.5).expand([2]).to_event(1))
-        values["half"] = pyro.sample("half", dist.Beta(1.5, 1.5))  # of one more than the correlation
+        values["tilt"] = pyro.sample("tilt", dist.Beta(1.5, 1.5))  # of one more than the correlation
     with pyro.plate("days", len(x)):
         pyro.sample("x", mixture(values), obs=x)
     pyro.deterministic("turn", turning_latitude(mean_heading(on_grid(values))))

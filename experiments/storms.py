@@ -91,7 +91,7 @@ def mixture(setup: Setup, values: Values) -> Any:
     """The distribution of a day given parameters, with the batch shape of the weights without their last dimension."""
     root = values["scale"].diag_embed()
     if setup.coupled:
-        r, zero = 2 * values["half"] - 1, torch.zeros_like(values["half"])  # the correlation
+        r, zero = 2 * values["tilt"] - 1, torch.zeros_like(values["tilt"])  # the correlation
         root = torch.stack([1 + zero, zero, r, (1 - r.square()).sqrt()], -1).unflatten(-1, (2, 2))
         root = values["scale"].unsqueeze(-1) * root
     components = WrappedNormal(values["centre"], manifold=from_signature(setup.signature), scale_tril=root)
@@ -106,7 +106,7 @@ def model(setup: Setup, components: int, points: Tensor) -> Values:
         values["centre"] = pyro.sample("centre", WrappedNormal(manifold.origin(2), torch.tensor(SPREAD), manifold))
         values["scale"] = pyro.sample("scale", dist.LogNormal(math.log(0.5), 0.5).expand([2]).to_event(1))
         if setup.coupled:
-            values["half"] = pyro.sample("half", dist.Beta(1.5, 1.5))  # of one more than the correlation
+            values["tilt"] = pyro.sample("tilt", dist.Beta(1.5, 1.5))  # of one more than the correlation
     with pyro.plate("days", len(points)):
         pyro.sample("x", mixture(setup, values), obs=points)
     return values

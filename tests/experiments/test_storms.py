@@ -49,7 +49,7 @@ def test_densities_of_all_models_have_one_measure(example: ModuleType, cut: floa
     """A narrow component far from the cut: circle and plane are the same."""
     heading, latitude = torch.tensor([1.3, 1.6, 1.5]).double(), torch.tensor([26.0, 23.0, 25.0]).double()
     values = {"weights": torch.ones(1), "scale": torch.tensor([[0.1, 0.3]])}
-    values |= {"half": torch.tensor([0.8])}
+    values |= {"tilt": torch.tensor([0.8])}
     found = []
     for setup in (example.Setup("s1,e1"), example.Setup("e2", cut=cut)):
         centre = setup.points(torch.tensor([1.5]).double(), torch.tensor([25.0]).double())
@@ -63,10 +63,10 @@ def test_turning_latitude_of_a_known_turn(example: ModuleType) -> None:
     setup = example.Setup("s1,e1")
     centre = setup.points(torch.tensor([0.0]).double(), torch.tensor([28.0]).double())
     draws = {"weights": torch.ones(1, 1), "centre": centre.unsqueeze(0), "scale": torch.tensor([[[0.6, 0.8]]])}
-    draws |= {"half": torch.tensor([[0.9]])}
+    draws |= {"tilt": torch.tensor([[0.9]])}
     turn = example.turning_latitude(setup, {name: value.double() for name, value in draws.items()})
     assert turn.item() == pytest.approx(28.0, abs=0.05)
-    backwards = draws | {"half": torch.tensor([[0.1]])}
+    backwards = draws | {"tilt": torch.tensor([[0.1]])}
     assert example.turning_latitude(setup, {name: value.double() for name, value in backwards.items()}).isnan()
 
 
