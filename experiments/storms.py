@@ -262,9 +262,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     print(posterior.summary())
     result["chains"] = {"converged": posterior.converged, "seconds": sum(posterior.seconds.values())}
     for name in ("turn", "test"):
-        values, found = posterior.samples[name], posterior.diagnostics()[name]
+        values, judged = posterior.samples[name], posterior.diagnostics()[name]
         result["chains"][name] = {"mean": values.mean().item(), "std": values.std().item()}
-        result["chains"][name] |= {"r_hat": found.r_hat, "ess": found.ess_bulk}
+        result["chains"][name] |= {"r_hat": judged.r_hat, "ess": judged.ess_bulk}
     turn = turning_latitude(setup, posteriors[MAIN])
     result["SVI"] = {"turn": {"mean": turn.mean().item(), "std": turn.std().item()}}
     print(f"SVI: turn {turn.mean():.3f} ± {turn.std():.3f}")

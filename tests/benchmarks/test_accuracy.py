@@ -19,7 +19,7 @@ from benchmarks.accuracy import CHARTS, DTYPES, OPERATIONS, Errors, Operation, m
         for i, operation in enumerate(OPERATIONS)
         for j, chart in enumerate(CHARTS)
     ],
-    ids=str,
+    ids=lambda value: f"{value.name}-{value.place}" if isinstance(value, Operation) else str(value),
 )
 def test_errors_are_at_most_ten_times_the_rounding_limit(operation: Operation, chart: str, dtype: torch.dtype) -> None:
     errors = measure(operation, chart, dtype, 8.0, samples=12)

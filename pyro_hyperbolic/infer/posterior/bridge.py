@@ -16,15 +16,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.accelerate.hmc import Gradients, Metric, State, trajectories
+from pyro_hyperbolic.accelerate.hmc import Gradients, Metric, State, StepSize, Sweep, trajectories
 from pyro_hyperbolic.infer.posterior.sampler import Chains
 
-_STEPS = 4  # of a trajectory at a level: many levels of short ones lose less than few of long ones
-_SHARE = 0.5  # of a step of the logarithm of the weight in the pilot, in standard deviations
+_LENGTH, _MOST_STEPS = math.pi / 2, 16  # of a trajectory at a level
+_SHARE = 0.5  # of a standard deviation of the weights, between two levels of the pilot
+_TRIALS = 10  # trajectories of the pilot at a level, from which the size of its steps is learned
+
+
+class Level(NamedTuple):
+    """A distribution between the two, and the size of steps there."""
+
+    place: float
+    size: float
 
 
 class Normal:
@@ -57,58 +66,69 @@ class Paths:
     """
 
     def __init__(self, chains: Chains, normal: Normal) -> None:
-        self.chains, self.normal = chains, normal
+        self.target, self.metric, self.size, self.normal = chains.target, chains.metric, chains.size, normal
 
-    def there(self, levels: list[float]) -> Tensor:
+    def ends(self) -> list[Level]:
+        """The levels of a path without others in between."""
+        return [Level(0.0, self.size), Level(1.0, self.size)]
+
+    def levels(self, x: Tensor) -> list[Level]:
+        """Levels between which the weights of all paths change about alike, found on the way back from draws."""
+        size, place = self.size, 1.0
+        found = [Level(place, size)]
+        while place > 0:
+            spread = (self.normal.gradients(x)[0] - self.target.gradients(x)[0]).double().std().item()
+            place = max(0.0, place - _SHARE / spread)
+            adapted = StepSize(size)
+            state = State.at(self._gradients(place), x)
+            for _ in range(_TRIALS):
+                state, sweep = self._trajectories(state, Level(place, adapted.size))
+                adapted.see(sweep.acceptance.mean().item())
+            x, size = state.x, adapted.mean
+            found.append(Level(place, size))
+        return found[::-1]
+
+    def there(self, levels: list[Level]) -> Tensor:
         """Logarithms of the weights ``(P,)`` of paths from new draws of the normal distribution."""
-        return self._sum(self.normal.draw(self.chains.target.count), levels)
+        return self._sum(self.normal.draw(self.target.count), levels)
 
-    def back(self, x: Tensor, levels: list[float]) -> Tensor:
+    def back(self, x: Tensor, levels: list[Level]) -> Tensor:
         """The same of paths from draws ``(P, D)`` of the target."""
         return -self._sum(x, levels[::-1])
 
-    def levels(self, x: Tensor) -> list[float]:
-        """Levels between which the weights of all paths change about alike, found on the way back from draws."""
-        found = [1.0]
-        while found[-1] > 0:
-            spread = (self.normal.gradients(x)[0] - self.chains.target.gradients(x)[0]).double().std().item()
-            found.append(max(0.0, found[-1] - _SHARE / spread))
-            x = self._moved(State.at(self._level(found[-1]), x), found[-1]).x
-        return found[::-1]
-
-    def _sum(self, x: Tensor, levels: list[float]) -> Tensor:
+    def _sum(self, x: Tensor, levels: list[Level]) -> Tensor:
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        state = State.at(self._level(levels[0]), x)
-        for level in levels[1:]:
-            there = State.at(self._level(level), state.x)
-            total += (state.energy - there.energy).double()
-            state = self._moved(there, level)
+        state = State.at(self._gradients(levels[0].place), x)
+        for number, level in enumerate(levels[1:], 2):
+            here = State.at(self._gradients(level.place), state.x)
+            total += (state.energy - here.energy).double()
+            # Smaller steps now and then, for places where the usual ones are too large.
+            own = level._replace(size=level.size * torch.rand(()).item() ** 0.5)
+            state = self._trajectories(here, own)[0] if number < len(levels) else here
         return total
 
-    def _moved(self, state: State, level: float) -> State:
-        if not 0 < level < 1:
-            return state
-        size = self.chains.size * torch.rand(()).item() ** 0.5
-        return trajectories(self._level(level), state, self.chains.metric, size, _STEPS)[0]
+    def _trajectories(self, state: State, level: Level) -> tuple[State, Sweep]:
+        steps = max(1, min(_MOST_STEPS, round(_LENGTH / level.size)))
+        return trajectories(self._gradients(level.place), state, self.metric, level.size, steps)
 
-    def _level(self, level: float) -> Gradients:
+    def _gradients(self, place: float) -> Gradients:
         def gradients(x: Tensor) -> tuple[Tensor, Tensor]:
             energy, gradient = self.normal.gradients(x)
-            if level == 0:
+            if place == 0:
                 return energy, gradient
-            own, slope = self.chains.target.gradients(x)
-            return (1 - level) * energy + level * own, (1 - level) * gradient + level * slope
+            own, slope = self.target.gradients(x)
+            return (1 - place) * energy + place * own, (1 - place) * gradient + place * slope
 
         return gradients
 
 
-def finer(levels: list[float], count: int) -> list[float]:
+def finer(levels: list[Level], count: int) -> list[Level]:
     """So many levels after the first, as dense as the given ones are where they are."""
     last, out = len(levels) - 1, []
     for number in range(count + 1):
         place, rest = divmod(number * last, count)
         low, high = levels[place], levels[min(place + 1, last)]
-        out.append(low + rest / count * (high - low))
+        out.append(Level(*(a + rest / count * (b - a) for a, b in zip(low, high, strict=True))))
     return out
 
 

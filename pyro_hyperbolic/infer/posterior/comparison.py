@@ -83,8 +83,9 @@ class Comparison:
         if close:
             names = ", ".join(repr(row.name) for row in close)
             return f"The data prefer {best.name!r}, but do not rule out {names}."
+        times = math.exp(min(700.0, -others[0].difference))
         return (
-            f"The data prefer {best.name!r}, {math.exp(min(700.0, -others[0].difference)):.3g} times to the next one."
+            f"The data prefer {best.name!r}: it is {times:.3g} times as probable as {others[0].name!r}, the next one."
         )
 
     def __str__(self) -> str:
@@ -111,6 +112,7 @@ def compare(models: Mapping[str, Program], *args: Any, **kwargs: Any) -> Compari
     :param args: their arguments.
     :param kwargs: those of the programs, and of :func:`log_evidence`.
 
+    >>> import pyro
     >>> import pyro.distributions as dist
     >>> def model(data, scale):
     ...     loc = pyro.sample("loc", dist.Normal(0.0, scale))
@@ -121,7 +123,7 @@ def compare(models: Mapping[str, Program], *args: Any, **kwargs: Any) -> Compari
     >>> [row.name for row in found.rows]
     ['narrow', 'wide']
     >>> print(found.verdict)
-    The data prefer 'narrow', 35.2 times to the next one.
+    The data prefer 'narrow': it is 38... times as probable as 'wide', the next one.
     """
     if not isinstance(models, Mapping) or not models:
         raise ValueError(f"models must be a dictionary from names to programs, got {models!r}.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pyro_hyperbolic.infer.posterior.bridge import Normal, Paths, Ratio, bennett, finer
+from pyro_hyperbolic.infer.posterior.bridge import Level, Normal, Paths, Ratio, bennett, finer
 from pyro_hyperbolic.infer.posterior.energy import Program
 from pyro_hyperbolic.infer.posterior.haar import log_mean_exp_trace
 from pyro_hyperbolic.infer.posterior.result import Posterior
@@ -53,7 +53,7 @@ def log_evidence(
     num_samples: int = 1000,
     warmup: int = 500,
     seed: int = 0,
-    tolerance: float = 0.05,
+    tolerance: float = 0.1,
     most_levels: int = 1024,
     progress: bool = True,
     **kwargs: Any,
@@ -78,6 +78,7 @@ def log_evidence(
     :param most_levels: the number of levels beyond which there are no more.
     :param progress: show a bar.
 
+    >>> import pyro
     >>> import pyro.distributions as dist
     >>> def model(data):
     ...     loc = pyro.sample("loc", dist.Normal(0.0, 1.0))
@@ -93,7 +94,7 @@ def log_evidence(
     num_samples = checked_integer("num_samples", num_samples, least=2 * _FEWEST_CHAINS)
     most_levels = checked_integer("most_levels", most_levels, least=1)
     if not (isinstance(tolerance, (int, float)) and tolerance > 0):
-        raise ValueError(f"tolerance must be a positive number of nats, got {tolerance!r}; 0.05 is the default.")
+        raise ValueError(f"tolerance must be a positive number of nats, got {tolerance!r}; 0.1 is the default.")
     settings = {"num_chains": num_chains, "num_samples": num_samples, "warmup": warmup, "seed": seed}
     with seeded(seed):
         chains = run_chains((model, args, kwargs), settings, progress=progress)
@@ -112,7 +113,7 @@ def _integral(chains: Chains, tolerance: float, most_levels: int) -> tuple[Ratio
     half = len(chains.draws) // 2
     paths = Paths(chains, Normal(torch.cat(chains.draws[:half]), chains.metric))
     draws = chains.draws[half:]
-    ratio = _ratio(paths, draws, [0.0, 1.0])
+    ratio = _ratio(paths, draws, paths.ends())
     if _is_enough(ratio, tolerance):
         return ratio, 0
     found = paths.levels(draws[0])
@@ -125,7 +126,7 @@ def _integral(chains: Chains, tolerance: float, most_levels: int) -> tuple[Ratio
         count = min(_FINER * count, most_levels)
 
 
-def _ratio(paths: Paths, draws: list[torch.Tensor], levels: list[float]) -> Ratio:
+def _ratio(paths: Paths, draws: list[torch.Tensor], levels: list[Level]) -> Ratio:
     there = torch.cat([paths.there(levels) for _ in draws])
     return bennett(there, torch.stack([paths.back(x, levels) for x in draws]))
 

@@ -68,8 +68,9 @@ def find_start(target: Target, start: Mapping[str, Tensor] | Callable[..., Any] 
         root = torch.eye(len(best), dtype=best.dtype, device=best.device)
         draws, excess = _normal_draws(target, found)
         # A fit of less evidence than the prior alone is the tip of a funnel, where there is no mass.
-        if _NORMAL[0] < excess < _NORMAL[1] and found[0].evidence > target.prior_evidence:
-            x, root, best = draws, found[0].root, found[0].vector
+        if found[0].evidence > target.prior_evidence:
+            near = _NORMAL[0] < excess < _NORMAL[1]
+            x, root, best = draws if near else target.turned(fits), found[0].root, found[0].vector
     energy, gradient = target.gradients(x)
     good = energy.isfinite() & gradient.isfinite().all(-1)
     # A draw without a density begins where the best fit is; chains part from there.
