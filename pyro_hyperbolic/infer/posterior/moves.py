@@ -37,7 +37,7 @@ from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Manifold
 _NEIGHBOURS = 4
 _NEW = 0.2  # the share of sets that are chosen without regard to what was learned
 # The moves, and how often each is tried between two trajectories: those that are rarely accepted more often.
-MOVES = {"shift": 1, "exchange": 8, "mirror": 8, "two mirrors": 8}
+MOVES = {"shift": 4, "exchange": 8, "mirror": 8, "two mirrors": 8}
 
 
 @dataclass
