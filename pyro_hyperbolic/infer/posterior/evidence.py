@@ -66,7 +66,7 @@ def log_evidence(
     standard error is at most ``tolerance``. What the terms add that hold free orientations is taken out.
 
     The standard error knows only of places that the chains have seen. Mass that they miss makes the value too low, also
-    where their diagnostics are good: around the antipode of a sphere, where the coordinates of a point have heavy tails,
+    where their diagnostics are good: around the antipode of a sphere, where coordinates of points have heavy tails,
     that was 0.02 nats for one point with a drawn curvature.
 
     The evidence depends on the priors: a wide one is a worse guess than a narrow one around the truth. All priors must
