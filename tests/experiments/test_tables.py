@@ -48,7 +48,7 @@ sweep_module = sys.modules["experiments.sweep"]  # whose name the function of th
 
 
 # Two kinds of data; test_sweep trains on the third, and test_pages has a report of each.
-QUICK = {"table1", "table4"}
+QUICK = {"table4"}
 
 
 @pytest.mark.usefixtures("bundled")
