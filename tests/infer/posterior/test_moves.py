@@ -30,7 +30,7 @@ def setting(space, dim):
     torch.manual_seed(1)
     vectors = torch.randn(COUNT, 2 + NUMBER * dim)
     columns = 2 + torch.arange(NUMBER * dim).reshape(NUMBER, dim)
-    points = Points("z", 0, columns, torch.rand(NUMBER, NUMBER).fill_diagonal_(-1).argsort(-1), 1.0)
+    points = Points("z", 0, columns, torch.rand(NUMBER, NUMBER).fill_diagonal_(-1), 1.0)
     return points, vectors, SPACES[space](0.2 + torch.rand(COUNT, 1))
 
 
@@ -90,7 +90,7 @@ def test_jumps_have_the_density():
     """Draws of a distribution that jump are still draws of it."""
     torch.manual_seed(0)
     columns = torch.arange(8).reshape(4, 2)
-    points = Points("z", 0, columns, torch.rand(4, 4).fill_diagonal_(-1).argsort(-1), 1.0)
+    points = Points("z", 0, columns, torch.rand(4, 4).fill_diagonal_(-1), 1.0)
     weight = 1.2
 
     def gradients(x):
@@ -119,8 +119,8 @@ def test_sets_that_move_are_chosen_more_often():
     points, _, _ = setting("flat", 2)
     before = points.weights
     for _ in range(50):
-        _, _ = points.moved(torch.randn(COUNT, 2 + 2 * NUMBER), Euclidean(), "mirror")
-        points.note(points._last[0] == 3)
+        sets, _, _ = points.mirrors(COUNT, 1, "mirror")
+        points.note(sets, sets == 3)
     points.learn()
     assert points.weights[3] > 5 * before[3]
     assert points.weights.sum() == pytest.approx(1.0)
