@@ -41,7 +41,7 @@ class Sets:
             found, at = _branches(distances.cpu())
             anchors = torch.cat([torch.arange(number).repeat(len(sizes)), at]).to(balls.device)
         members = torch.cat([balls, found.to(balls.device)])
-        order = torch.where(members, -1.0, distances[anchors]).argsort(-1)
+        order = torch.where(members, -2.0, distances[anchors]).argsort(-1)  # an anchor is at -1 from itself
         others = torch.full_like(members[len(balls) :, 0], 1 / max(1, len(found)), dtype=shares.dtype)
         return cls(members, order, torch.cat([shares / shares.sum(), others]) / (2 if len(found) else 1))
 

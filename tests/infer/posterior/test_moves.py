@@ -11,6 +11,7 @@ from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere, Stereograp
 from pyro_hyperbolic.accelerate.hmc import State, geometric_mean
 from pyro_hyperbolic.infer.posterior.gauge import KAPPA, blocks
 from pyro_hyperbolic.infer.posterior.moves import MOVES, Points, jump
+from pyro_hyperbolic.infer.posterior.sets import Sets
 
 COUNT, NUMBER = 40, 7
 SPACES = {
@@ -77,13 +78,39 @@ def test_volume_and_distances(space):
 @pytest.mark.parametrize("space", ["ball", "sphere", "flat"])
 def test_mirrors_lead_back(space):
     """The same sets mirrored once more: who moves, and the mirror, do not depend on what has moved."""
-    points, vectors, manifold = setting(space, 2)
-    state = torch.get_rng_state()
-    there, _ = points.moved(vectors, manifold, "mirror")
-    torch.set_rng_state(state)
-    back, _ = points.moved(there, manifold, "mirror")
-    assert not torch.allclose(there, vectors)
-    assert torch.allclose(back, vectors, atol=1e-7)
+    for dim in (2, 3):
+        points, vectors, manifold = setting(space, dim)
+        state = torch.get_rng_state()
+        there, _ = points.moved(vectors, manifold, "mirror")
+        torch.set_rng_state(state)
+        back, _ = points.moved(there, manifold, "mirror")
+        assert not torch.allclose(there, vectors)
+        assert torch.allclose(back, vectors, atol=1e-7)
+
+
+def test_sets_are_balls_and_branches():
+    """A path 0 - 1 - 2 - 3 - 4 with another point 5 at 2."""
+    tree = {(0, 1), (1, 2), (2, 3), (3, 4), (2, 5)}
+    distances = torch.full((6, 6), torch.inf).fill_diagonal_(0.0)
+    for i, j in tree:
+        distances[i, j] = distances[j, i] = 1.0
+    for k in range(6):
+        distances = torch.minimum(distances, distances[:, k : k + 1] + distances[k])
+    sets = Sets.of(distances.fill_diagonal_(-1.0))
+    assert sets.weights.sum() == pytest.approx(1.0)
+    found = {tuple(row.nonzero().flatten().tolist()) for row in sets.members}
+    # Branches at 2 and pairs of them, without the larger half of the points.
+    assert {(0, 1), (3, 4), (5,), (0, 1, 5), (3, 4, 5)} <= found
+    size = sets.members.sum(-1)
+    assert (size <= 3).all()
+    for row, order, count in zip(sets.members, sets.order, size, strict=True):
+        assert row[order[:count]].all()
+        assert not row[order[count:]].any()
+    # Next to a branch comes the point that it hangs from.
+    branch = next(
+        k for k in range(len(sets.members) - 1, -1, -1) if sets.members[k].nonzero().flatten().tolist() == [5]
+    )
+    assert sets.order[branch, 1] == 2
 
 
 def test_jumps_have_the_density():
