@@ -25,6 +25,7 @@ from pyro_hyperbolic.accelerate.bounds.tensor_elbo import TensorLoss, tensor_los
 from pyro_hyperbolic.accelerate.programs.arguments import (
     as_arguments,
     check_members,
+    narrowed,
     of_member,
     signature,
     split_tensors,
@@ -228,7 +229,7 @@ class EnsembleSVI:
         tensors = [*self.parameters.values(), *self.buffers.values()]
 
         def kept(batch: list[Tensor]) -> Compiled:
-            own_args, own_kwargs = rebuild(batch)
+            own_args, own_kwargs = narrowed(*rebuild(batch), 0, 1)
             return kept_for(self._weights, self._key(own_args, own_kwargs, shared), tensors)
 
         return iwae_estimates(
