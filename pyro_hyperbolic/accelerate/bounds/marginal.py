@@ -39,6 +39,7 @@ _MOST_ON_GPU = 1 << 19
 _MEASURED = 1024
 
 Weights = Callable[[list[Tensor], int], Tensor]  # log-weights of data, by so many samples
+Sums = Callable[[list[Tensor], int], tuple[Tensor, Tensor]]  # logarithms of the sums of these and of their squares
 
 
 @dataclass
@@ -48,31 +49,55 @@ class Compiled:
     :ivar cost: bytes that a datum with a sample takes, where they were measured.
     """
 
-    functions: dict[tuple[int, int], Callable[[list[Tensor]], Tensor]] = field(default_factory=dict)
+    functions: dict[tuple[int, int], Callable[[list[Tensor]], tuple[Tensor, ...]]] = field(default_factory=dict)
     cost: float | None = None
 
-    def weights(self, weights: Weights, batch: list[Tensor], count: int) -> Weights:
-        """The weights, compiled for so many samples of so many data; of fewer samples they are the first ones."""
+    def sums(self, weights: Weights, batch: list[Tensor], count: int) -> Sums:
+        """Compiled for so many samples of so many data; of fewer samples they are of the first ones."""
+
+        def compute(own: list[Tensor]) -> tuple[Tensor, ...]:
+            found = weights(own, count)
+            return found, *_log_sums(found)
+
         key = length((batch,), {}), count
         if key not in self.functions:
-            self.functions[key] = compile_function(lambda own: weights(own, count), batch, forward=True)
+            self.functions[key] = compile_function(compute, batch, forward=True)
         function = self.functions[key]
-        return lambda own, own_count: function(own)[:own_count]
+
+        def run(own: list[Tensor], own_count: int) -> tuple[Tensor, Tensor]:
+            found, log_sum, log_square_sum = function(own)
+            return (log_sum, log_square_sum) if own_count == count else _log_sums(found[:own_count])
+
+        return run
 
 
 # What is compiled, with the tensors that it holds, by all else that it depends on; what was last used is at the end.
 Kept = OrderedDict[Any, tuple[list[Tensor], Compiled]]
 
 
+class _Met:
+    """What a run of programs has met, without keeping them alive."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        # Without the constraints, which may hold what belongs to the programs.
+        self._sites: dict[str, Site] = {name: (leaf, constraints.real) for name, (leaf, _) in parameters.sites.items()}
+        self._roots = [ref(root) for root in parameters.roots]
+        self._written = parameters.surroundings.written
+
+    def parameters(self, programs: tuple[Program, Program]) -> Parameters | None:
+        """Those that the programs would find now, if that can be told without running them."""
+        roots = [root for reference in self._roots if (root := reference()) is not None]
+        parameters = Parameters(self._sites, roots, programs)
+        parameters.surroundings.written = self._written
+        return parameters if len(roots) == len(self._roots) and parameters.are_current() else None
+
+
 @dataclass
 class _Pair:
-    """What is kept of a pair of programs.
-
-    :ivar met: the parameters and the modules that a run with such arguments has met.
-    """
+    """What is kept of a pair of programs: what is compiled, and what was met with arguments of each kind."""
 
     kept: Kept = field(default_factory=OrderedDict)
-    met: OrderedDict[Any, tuple[dict[str, Site], list[ref[nn.Module]]]] = field(default_factory=OrderedDict)
+    met: OrderedDict[Any, _Met] = field(default_factory=OrderedDict)
 
 
 # Of pairs that live, by the modules or functions that the model and the guide are or belong to.
@@ -187,6 +212,10 @@ def iwae_estimates(
     ((first,), _) = narrowed((inputs,), {}, 0, max(1, (asked or _CHUNK) // members // num_samples))
     kept = None if compiled is None else compiled(first)
     pairs = max(1, (asked or _chosen_chunk(weights, first, num_samples, kept)) // members)
+
+    def sums(batch: list[Tensor], count: int) -> tuple[Tensor, Tensor]:
+        return _log_sums(weights(batch, count))
+
     start, results = 0, []
     with tqdm(total=size, desc=f"IWAE-{num_samples}", disable=None if progress else True, unit=" data") as bar:
         while start < size:
@@ -200,7 +229,7 @@ def iwae_estimates(
             before = _random_states(batch[0].device)
             found: tuple[Tensor, Tensor] | None
             try:
-                run = weights if kept is None else kept.weights(weights, batch, most)
+                run = sums if kept is None else kept.sums(weights, batch, most)
                 found = _estimate(run, batch, num_samples, most)
             except torch.OutOfMemoryError as error:
                 if asked is not None or pairs == 1:
@@ -218,17 +247,18 @@ def iwae_estimates(
     return (estimates, errors) if standard_error else estimates
 
 
-def _estimate(run: Weights, batch: list[Tensor], num_samples: int, most: int) -> tuple[Tensor, Tensor]:
+def _estimate(run: Sums, batch: list[Tensor], num_samples: int, most: int) -> tuple[Tensor, Tensor]:
     """The estimates of some data and their standard errors, from at most so many samples at a time."""
-    # Filled on the device: a copy of a number to it would be waited for.
-    log_sum = log_square_sum = torch.full((), -math.inf, dtype=torch.float64, device=batch[0].device)
-    for count in _pieces(num_samples, most):
-        piece = run(batch, count).double()
-        log_sum = torch.logaddexp(log_sum, piece.logsumexp(0))
-        log_square_sum = torch.logaddexp(log_square_sum, (2 * piece).logsumexp(0))
+    parts = [run(batch, count) for count in _pieces(num_samples, most)]
+    log_sum, log_square_sum = (functools.reduce(torch.logaddexp, part) for part in zip(*parts, strict=True))
     # Var(log mean w) ~ Var(w) / (K E[w]^2) = sum(w^2)/sum(w)^2 - 1/K.
     relative = (log_square_sum - 2 * log_sum).exp() - 1 / num_samples
     return log_sum - math.log(num_samples), relative.clamp(min=0).sqrt()
+
+
+def _log_sums(log_weights: Tensor) -> tuple[Tensor, Tensor]:
+    wide = log_weights.double()
+    return wide.logsumexp(0), (2 * wide).logsumexp(0)
 
 
 def _chosen_chunk(weights: Weights, first: list[Tensor], num_samples: int, kept: Compiled | None) -> int:
@@ -286,22 +316,19 @@ def _kept(model: Program, guide: Program, args: tuple[Any, ...], kwargs: dict[st
     settings = torch.get_default_dtype(), torch.is_autocast_enabled(), torch.is_autocast_enabled("cpu")
     front = methods, form, values, tuple([t.device for t in inputs]), settings
     pair = _KEPT.setdefault(owners[0], WeakKeyDictionary()).setdefault(owners[1], _Pair())
-    if front in pair.met:
-        sites, references = pair.met.pop(front)
-        roots = [root for reference in references if (root := reference()) is not None]
-        parameters = Parameters(sites, roots, programs)
+    met = pair.met.pop(front, None)
+    parameters = None if met is None else met.parameters(programs)
+    if met is not None and parameters is not None:
         key, tensors = _key_and_tensors(front, parameters)
-        if key in pair.kept and len(roots) == len(references) and parameters.are_current():
-            pair.met[front] = sites, references
+        if key in pair.kept:
+            pair.met[front] = met
             return kept_for(pair.kept, key, tensors)
     with isolated(), Found(model, guide, undo=True) as found:
         log_weights(model, guide, args, kwargs, 1)
     parameters = found.parameters
-    # Without the constraints, which may hold what belongs to the programs.
-    pair.met[front] = (
-        {name: (leaf, constraints.real) for name, (leaf, _) in parameters.sites.items()},
-        [ref(root) for root in parameters.roots],
-    )
+    with isolated(), parameters.kept_buffers():
+        parameters.surroundings.ignore_written(lambda: log_weights(model, guide, args, kwargs, 1))
+    pair.met[front] = _Met(parameters)
     _forget_first(pair.met)
     return kept_for(pair.kept, *_key_and_tensors(front, parameters))
 
