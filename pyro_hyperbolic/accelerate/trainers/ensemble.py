@@ -229,8 +229,8 @@ class EnsembleSVI:
         tensors = [*self.parameters.values(), *self.buffers.values()]
 
         def kept(batch: list[Tensor]) -> Compiled:
-            own_args, own_kwargs = narrowed(*rebuild(batch), 0, 1)
-            return kept_for(self._weights, self._key(own_args, own_kwargs, shared), tensors)
+            own_args, own_kwargs = rebuild(batch)
+            return kept_for(self._weights, self._key(*narrowed(own_args, own_kwargs, 0, 1), shared), tensors)
 
         return iwae_estimates(
             weights, rows, num_samples, chunk, standard_error, progress, kept if compile else None, len(self)

@@ -14,6 +14,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 from torch._inductor.async_compile import AsyncCompile
 
@@ -162,6 +163,19 @@ def test_functions_are_read_again_where_a_variable_changed(read: list[Any]) -> N
         same(found[-1], log_marginal_likelihood(model, programs.guide, x, num_samples=6), 1e-5)
     assert not torch.allclose(found[0], found[2])
     assert len(read) == 2
+
+
+def test_what_an_automatic_guide_writes_is_no_change(read: list[Any]) -> None:
+    def model(x: Tensor) -> None:
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(0.0, 1.0))
+            pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+    x, guide = torch.randn(4), AutoNormal(model)
+    guide(x)
+    for _ in range(3):
+        log_marginal_likelihood(model, guide, x, num_samples=6, compile=True)
+    assert len(read) == 1
 
 
 def test_a_repeated_estimate_runs_no_program(read: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
