@@ -234,7 +234,8 @@ def iwae_estimates(
             except torch.OutOfMemoryError as error:
                 if asked is not None or pairs == 1:
                     remedy = "one pair of a datum and a sample is too many" if pairs == 1 else "pass a smaller chunk"
-                    raise torch.OutOfMemoryError(f"memory ended with chunk={pairs * members}: {remedy}.") from error
+                    own = asked or pairs * members
+                    raise torch.OutOfMemoryError(f"memory ended with chunk={own}: {remedy}.") from error
                 found = None  # try again below, where the error no longer keeps the tensors of the run
             if found is None:
                 pairs //= 2
