@@ -122,7 +122,7 @@ def test_it_is_a_start_of_chains_and_compiles():
     svi = FastSVI(_ring, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO(), compile=True)
     assert all(math.isfinite(float(svi.step())) for _ in range(3))
     posterior = sample_posterior(_ring, num_chains=8, num_samples=50, warmup=50, seed=0, start=guide)
-    radius = Lorentz(1.0).dist0(torch.as_tensor(posterior["z"]))
+    radius = Lorentz(1.0).dist0(torch.as_tensor(posterior.samples["z"]))
     assert abs(radius.mean().item() - 1.5) < 0.1
 
 
