@@ -75,7 +75,7 @@ class AutoManifoldFlow(AutoWrappedNormal):
         init_scale: float = 0.1,
     ) -> None:
         super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale)
-        self._options = {"layers": layers, "hidden_dims": hidden_dims, "bins": bins, "bound": bound}
+        self._options: dict[str, Any] = {"layers": layers, "hidden_dims": hidden_dims, "bins": bins, "bound": bound}
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         super()._setup_prototype(*args, **kwargs)
