@@ -58,13 +58,15 @@ def monotone(x: Tensor, gap: Tensor, spline: Spline, inverse: bool = False) -> t
     x, gap = x.expand(batch), gap.expand(batch)
     widths, heights, ends = (part.expand(batch + part.shape[-1:]) for part in spline)
     inputs, outputs = (heights, widths) if inverse else (widths, heights)
-    index = (x.unsqueeze(-1) >= inputs.cumsum(-1)[..., :-1]).sum(-1, keepdim=True)
+    knots, values = inputs.cumsum(-1)[..., :-1], outputs.cumsum(-1)[..., :-1]
+    index = (x.unsqueeze(-1) >= knots).sum(-1, keepdim=True)
 
-    def chosen(values: Tensor) -> Tensor:
-        return values.gather(-1, index).squeeze(-1)
+    def chosen(of_bins: Tensor) -> Tensor:
+        return of_bins.gather(-1, index).squeeze(-1)
 
-    below = chosen(_before(inputs)), chosen(_before(outputs))
-    above = chosen(_after(inputs)), chosen(_after(outputs))
+    # What is below a bin and above it; nothing below the first and above the last one, whatever the rounding.
+    below = chosen(F.pad(knots, (1, 0))), chosen(F.pad(values, (1, 0)))
+    above = chosen(F.pad(1 - knots, (0, 1))), chosen(F.pad(1 - values, (0, 1)))
     w, h, d0, d1 = chosen(widths), chosen(heights), chosen(ends[..., :-1]), chosen(ends[..., 1:])
     s = h / w
     bend = d0 + d1 - 2 * s
@@ -82,13 +84,3 @@ def monotone(x: Tensor, gap: Tensor, spline: Spline, inverse: bool = False) -> t
         y, y_gap = h * (s * t * t + d0 * across) / bottom, h * (s * rest * rest + d1 * across) / bottom
     log_slope = 2 * (s / bottom).log() + (d1 * t * t + 2 * s * across + d0 * rest * rest).log()
     return below[1] + y, above[1] + y_gap, log_slope
-
-
-def _before(parts: Tensor) -> Tensor:
-    """The sum of the parts before each; 0 before the first."""
-    return F.pad(parts.cumsum(-1)[..., :-1], (1, 0))
-
-
-def _after(parts: Tensor) -> Tensor:
-    """The sum of the parts after each; 0 after the last."""
-    return F.pad(parts.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))

@@ -105,10 +105,17 @@ def _total(distribution, points, weights):
         return (distribution.log_prob(points).exp() * weights).sum().item()
 
 
-@each("space", [PoincareBall(0.7), Lorentz(1.3), Stereographic(-0.7)])
-def test_integral_on_the_hyperbolic_plane(space):
+@each(
+    ("space", "kind"),
+    [
+        (PoincareBall(0.7), hdist.WrappedNormal),
+        (Lorentz(1.3), hdist.RiemannianNormal),
+        (Stereographic(-0.7), hdist.WrappedNormal),
+    ],
+)
+def test_integral_on_the_hyperbolic_plane(space, kind):
     v, weights = _plane(abs(space.c), 160)
-    q = dist.TransformedDistribution(base(space, 2, 0.6), [random_flow(space, 2)])
+    q = dist.TransformedDistribution(kind(space.origin(2, dtype=torch.float64), 0.6, space), [random_flow(space, 2)])
     assert _total(q, space.from_normal_coords(None, v), weights) == pytest.approx(1, abs=1e-4)
 
 
