@@ -89,11 +89,10 @@ class Earth(Experiment):
     """
 
     command = "earth"
-    worth_compiling = True
 
     seeds: int = 5
     epochs: int = 40
-    steps: int = 500
+    steps: int = 300
     batch_size: int = 512
     learning_rate: float = 3e-3
     layers: int = 8
