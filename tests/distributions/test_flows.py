@@ -132,8 +132,8 @@ def test_integral_on_the_sphere(make):
 @pytest.mark.slow
 def test_integral_on_a_product():
     space = Product((Sphere(1.0), 1), (Lorentz(1.0), 2))
-    circle, share = _circle(64)
-    v, weights = _plane(1.0, 120)
+    circle, share = _circle(96)
+    v, weights = _plane(1.0, 160)
     plane = Lorentz(1.0).from_normal_coords(None, v)
     q = dist.TransformedDistribution(base(space, 3, 0.6), [random_flow(space, 3)])
     total = sum(
