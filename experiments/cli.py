@@ -16,6 +16,7 @@ from examples.command import add_common, command, folder, make_parser, one_line,
 from experiments.ablation import Ablation
 from experiments.cells import Cells
 from experiments.choices import Choices
+from experiments.earth import Earth
 from experiments.experiment import Experiment
 from experiments.figures import FIGURES, draw
 from experiments.mixed import Mixed
@@ -29,7 +30,7 @@ from experiments.table4 import Table4
 
 T = TypeVar("T", bound=Experiment)
 
-TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells, Choices)
+TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells, Choices, Earth)
 EXPERIMENTS: dict[str, Any] = {table.command: table for table in TABLES}
 
 DESCRIPTION = """Reproduce the tables and figures of the paper.

@@ -21,6 +21,7 @@ TITLES = {
     "ablation": "Ablation of the decoder, negative test IWAE",
     "mixed": "Mixed curvature: spheres, products and curvatures of either sign",
     "choices": "Choices: initial values of gyroplanes and learning rates, on held-out training images",
+    "earth": "Densities on the globe: negative test log-likelihood",
     "cells": "Single cells: Euclidean and hyperbolic auto-encoders of counts",
 }
 

@@ -2,6 +2,12 @@
 
 from pyro_hyperbolic.distributions import constraints, kl
 from pyro_hyperbolic.distributions.base import ManifoldDistribution
+from pyro_hyperbolic.distributions.flow import (
+    ConditionalManifoldFlow,
+    ManifoldFlow,
+    conditional_manifold_flow,
+    manifold_flow,
+)
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.distributions.mixture import ManifoldMixture
@@ -13,10 +19,12 @@ from pyro_hyperbolic.distributions.transforms import ExpMapTransform, ManifoldTr
 from pyro_hyperbolic.distributions.wrapped_normal import WrappedNormal
 
 __all__ = [
+    "ConditionalManifoldFlow",
     "ExpMapTransform",
     "HyperbolicRadius",
     "HypersphericalUniform",
     "ManifoldDistribution",
+    "ManifoldFlow",
     "ManifoldMixture",
     "ManifoldTransform",
     "NegativeBinomial",
@@ -25,6 +33,8 @@ __all__ = [
     "SphericalRadius",
     "VonMisesFisher",
     "WrappedNormal",
+    "conditional_manifold_flow",
     "constraints",
     "kl",
+    "manifold_flow",
 ]

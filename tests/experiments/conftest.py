@@ -14,6 +14,7 @@ from experiments import (
     Cell,
     Cells,
     Choices,
+    Earth,
     Experiment,
     Job,
     Mixed,
@@ -87,5 +88,6 @@ TINY: dict[str, Any] = {
     "ablation": Ablation(**MNIST),
     "mixed": Mixed(**MNIST),
     "choices": Choices(**MNIST, held_out=64),
+    "earth": Earth(seeds=2, epochs=1, steps=2, batch_size=8, layers=1, hidden_dim=4, bins=3),
     "cells": Cells(seeds=2, epochs=1, hidden_dim=8, iwae_samples=2, num_cells=300),
 }

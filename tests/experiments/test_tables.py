@@ -27,6 +27,7 @@ from experiments.table1 import NEARLY_FLAT
 from experiments.table2 import DIMENSIONS, FAR
 from pyro_hyperbolic import datasets
 from pyro_hyperbolic.nn import GyroplaneLinear
+from pyro_hyperbolic.ops.special import unit
 from tests.experiments.conftest import TINY
 
 pytestmark = pytest.mark.usefixtures("coarse_pictures")
@@ -39,6 +40,7 @@ PATTERNS = {
     "mixed": ["mnist, e6", "mnist, h2,s2,e2 c learned", "branching, u2,u2,u2 k=*", "phylogenetic, u5*"],
     "choices": ["euclidean, lr=0.0005, d=2", "c=1.4, gain=1, *, lr=0.0005, d=2"],
     "cells": ["paul15, euclidean", "branching, c=1"],
+    "earth": ["fire", "flood"],
 }
 
 
@@ -57,6 +59,7 @@ QUICK = {"table4"}
 )
 def test_from_data_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(datasets, "graph", lambda name: KARATE)
+    monkeypatch.setattr("experiments.earth.places", lambda name: unit(torch.randn(60, 3, dtype=torch.float64)))
     experiment, store = TINY[name], RunStore(tmp_path)
     sweep(experiment, store, patterns=PATTERNS[name])
     runs = store.records(name).values()
