@@ -88,7 +88,7 @@ class Positions(nn.Module):
         self.dim = _dim_of(space, dim)
         self.space, self.priors = _with_curvature(space, curvature)
         self.space.check_dim("dim", self.dim)
-        self.spread = _checked_prior("spread", spread)
+        self.spread = checked_prior("spread", spread)
         names = ["c"] if len(self.priors) == 1 else [f"c_{i}" for i in range(len(self.priors))]
         self.drawn = dict(zip(names, self.space().signed_curvatures, strict=False))
         given = {"spread": self.spread, **dict(zip(names, self.priors, strict=True))}
@@ -163,7 +163,7 @@ def _with_curvature(
     made = ManifoldModule(space, learnable=curvature == "learned" if isinstance(curvature, str) else False)
     count = len(made.curvatures)
     if isinstance(curvature, Distribution):
-        return made, (_checked_prior("curvature", curvature, real=all(made().signed_curvatures)),) * count
+        return made, (checked_prior("curvature", curvature, real=all(made().signed_curvatures)),) * count
     if not isinstance(curvature, str):
         if not (
             is_number(curvature) and math.isfinite(curvature) and (all(made().signed_curvatures) or curvature >= 0)
@@ -177,7 +177,7 @@ def _with_curvature(
     return made, (None,) * count if curvature == "drawn" else ()
 
 
-def _checked_prior(name: str, prior: Any, real: bool = False) -> Any:
+def checked_prior(name: str, prior: Any, real: bool = False) -> Any:
     """A prior of one number, positive or of either sign; nothing stays nothing."""
     if prior is None:
         return None
