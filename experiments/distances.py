@@ -54,7 +54,7 @@ class Distances(Experiment):
     """Points of a plane whose distances are those in a graph. Seeds have different starts.
 
     Not in the paper. :class:`~pyro_hyperbolic.models.DistanceEmbedding` with its default priors and the normal
-    likelihood, in float64. The maps of the larger graphs take hours on a CPU. With ``--max-members 1`` each run is
+    likelihood, in float64. The larger graphs are for a GPU. With ``--max-members 1`` each run is
     stored as soon as it is finished.
 
     :param epochs: steps of L-BFGS to the mode.

@@ -162,8 +162,8 @@ class DistanceEmbedding(NamedModel):
 
         :param layout: ``"scaling"`` for classical scaling: hyperbolic and flat spaces have their own
             (:func:`~pyro_hyperbolic.analysis.hyperbolic_mds`), and spheres and products take the flat one as normal
-            coordinates. ``"tree"`` for sectors of the minimum spanning tree around the point in the middle, from which
-            fits of distances in trees end much better.
+            coordinates. ``"tree"`` for sectors of the minimum spanning tree around the point in the middle, which is
+            meant for distances in trees; elsewhere fits may end worse from it.
         """
         check_choice("layout", layout, LAYOUTS)
         found = self._measurements(distances, pairs)
