@@ -3,7 +3,7 @@
 This folder is not installed with the library: run it in a clone of the repository.
 
 Each table is a frozen dataclass with the settings of its experiment (:class:`Table1` to :class:`Table4`,
-:class:`Ablation`, and :class:`Mixed`, :class:`Cells`, :class:`Choices` and :class:`Earth`, which the paper does not
+:class:`Ablation`, and :class:`Mixed`, :class:`Cells`, :class:`Choices`, :class:`Distances` and :class:`Earth`, which the paper does not
 have).
 :func:`sweep` trains what a :class:`RunStore` does not hold yet, cells of one shape together as the members of one
 :class:`~pyro_hyperbolic.infer.EnsembleSVI`. A report sets the results beside the paper's.
@@ -12,6 +12,7 @@ have).
 from experiments.ablation import Ablation
 from experiments.cells import Cells
 from experiments.choices import Choices
+from experiments.distances import Distances
 from experiments.earth import Earth
 from experiments.experiment import Experiment
 from experiments.job import Cell, Job
@@ -28,6 +29,7 @@ __all__ = [
     "Cell",
     "Cells",
     "Choices",
+    "Distances",
     "Earth",
     "Experiment",
     "Job",

@@ -13,6 +13,7 @@ from experiments.experiment import Experiment
 from experiments.report.ablation import ablation
 from experiments.report.cells import cells
 from experiments.report.choices import choices
+from experiments.report.distances import distances
 from experiments.report.earth import earth
 from experiments.report.mixed import mixed
 from experiments.report.results import Results
@@ -32,6 +33,7 @@ REPORTS: dict[str, Callable[[Results], tuple[str, Figure]]] = {
     "mixed": mixed,
     "cells": cells,
     "choices": choices,
+    "distances": distances,
     "earth": earth,
 }
 """What makes the body and the picture of a report, by the name of the experiment."""

@@ -16,6 +16,7 @@ from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
 from pyro_hyperbolic.distributions.spherical import PowerSpherical, VonMisesFisher
 from pyro_hyperbolic.distributions.spherical_radius import SphericalRadius
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform, ManifoldTransform
+from pyro_hyperbolic.distributions.truncated_normal import TruncatedNormal
 from pyro_hyperbolic.distributions.wrapped_normal import WrappedNormal
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "PowerSpherical",
     "RiemannianNormal",
     "SphericalRadius",
+    "TruncatedNormal",
     "VonMisesFisher",
     "WrappedNormal",
     "conditional_manifold_flow",

@@ -1,7 +1,8 @@
-"""Pyro programs: auto-encoders for data and for graphs, and a classifier on their embeddings."""
+"""Pyro programs: auto-encoders for data and for graphs, a classifier on their embeddings, and scaling of distances."""
 
 from pyro_hyperbolic.models.classifier import EmbeddingClassifier
 from pyro_hyperbolic.models.count_vae import CountVAE
+from pyro_hyperbolic.models.distance_embedding import DistanceEmbedding
 from pyro_hyperbolic.models.latent import DISTRIBUTIONS, Latent, ManifoldLatent
 from pyro_hyperbolic.models.likelihoods import LIKELIHOODS, Likelihood
 from pyro_hyperbolic.models.metrics import average_precision, roc_auc
@@ -16,6 +17,7 @@ __all__ = [
     "VAE",
     "VGAE",
     "CountVAE",
+    "DistanceEmbedding",
     "EmbeddingClassifier",
     "EuclideanVAE",
     "EuclideanVGAE",

@@ -35,6 +35,7 @@ PROGRAMS = {
     "mnist_svi": "",
     "curvature_of_data": "",
     "densities": "",
+    "distance_map": "",
     "inference_swaps": "",
     "experiments.single_cell": "",
     "experiments.storms": "",
