@@ -3,8 +3,8 @@
 This folder is not installed with the library: run it in a clone of the repository.
 
 Each table is a frozen dataclass with the settings of its experiment (:class:`Table1` to :class:`Table4`,
-:class:`Ablation`, and :class:`Mixed`, :class:`Cells`, :class:`Choices`, :class:`Distances` and :class:`Earth`, which the paper does not
-have).
+:class:`Ablation`, and :class:`Mixed`, :class:`Cells`, :class:`Choices`, :class:`Distances` and :class:`Earth`, which
+the paper does not have).
 :func:`sweep` trains what a :class:`RunStore` does not hold yet, cells of one shape together as the members of one
 :class:`~pyro_hyperbolic.infer.EnsembleSVI`. A report sets the results beside the paper's.
 """

@@ -61,7 +61,7 @@ class Compiled:
 
         key = length((batch,), {}), count
         if key not in self.functions:
-            self.functions[key] = compile_function(compute, batch, forward=True)
+            self.functions[key] = compile_function(compute, batch)
         function = self.functions[key]
 
         def run(own: list[Tensor], own_count: int) -> tuple[Tensor, Tensor]:
