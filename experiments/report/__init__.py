@@ -14,6 +14,7 @@ from experiments.report.ablation import ablation
 from experiments.report.cells import cells
 from experiments.report.choices import choices
 from experiments.report.mixed import mixed
+from experiments.report.networks import networks
 from experiments.report.results import Results
 from experiments.report.table1 import table1
 from experiments.report.table2 import table2
@@ -31,6 +32,7 @@ REPORTS: dict[str, Callable[[Results], tuple[str, Figure]]] = {
     "mixed": mixed,
     "cells": cells,
     "choices": choices,
+    "networks": networks,
 }
 """What makes the body and the picture of a report, by the name of the experiment."""
 

@@ -22,6 +22,7 @@ TITLES = {
     "mixed": "Mixed curvature: spheres, products and curvatures of either sign",
     "choices": "Choices: initial values of gyroplanes and learning rates, on held-out training images",
     "cells": "Single cells: Euclidean and hyperbolic auto-encoders of counts",
+    "networks": "Networks: which space explains the edges",
 }
 
 

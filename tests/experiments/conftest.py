@@ -17,6 +17,7 @@ from experiments import (
     Experiment,
     Job,
     Mixed,
+    Networks,
     Table1,
     Table2,
     Table3,
@@ -88,4 +89,5 @@ TINY: dict[str, Any] = {
     "mixed": Mixed(**MNIST),
     "choices": Choices(**MNIST, held_out=64),
     "cells": Cells(seeds=2, epochs=1, hidden_dim=8, iwae_samples=2, num_cells=300),
+    "networks": Networks(seeds=2, epochs=10, chains=4, warmup=20),
 }

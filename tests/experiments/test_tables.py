@@ -39,6 +39,7 @@ PATTERNS = {
     "mixed": ["mnist, e6", "mnist, h2,s2,e2 c learned", "branching, u2,u2,u2 k=*", "phylogenetic, u5*"],
     "choices": ["euclidean, lr=0.0005, d=2", "c=1.4, gain=1, *, lr=0.0005, d=2"],
     "cells": ["paul15, euclidean", "branching, c=1"],
+    "networks": ["florentine, e2, *"],
 }
 
 
