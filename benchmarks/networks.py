@@ -138,7 +138,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--steps", type=positive(int), default=1000, help="steps of the training")
     p.add_argument("--repeats", type=positive(int), default=20, help="steps that are measured")
     p.add_argument("--learning-rate", type=positive(float), default=0.02, help="of Adam")
-    p.add_argument("--json", type=output_file, help="file to write the results to")
+    p.add_argument("--json", type=output_file, help="where to write the results (default: nowhere)")
     add_common(p, "--device")
     return p
 

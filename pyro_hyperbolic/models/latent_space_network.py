@@ -212,7 +212,7 @@ class LatentSpaceNetwork(NamedModel):
         self._check_room()
 
     def _priors(self, given: Mapping[str, tuple[float, float]]) -> dict[str, _Prior]:
-        out = {"intercept": _Prior(0.0, 5.0, constraints.real), "temperature": _Prior(-0.5, 1.0)}
+        out = {"intercept": _Prior(0.0, 3.0, constraints.real), "temperature": _Prior(-0.5, 0.5)}
         if self.num_coefficients:
             out["coefficients"] = _Prior(0.0, 2.0, constraints.real, (self.num_coefficients,))
         out |= {f"{effect}_scale": _Prior(-0.5, 0.5) for effect in self.effects}

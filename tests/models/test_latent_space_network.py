@@ -103,7 +103,7 @@ class TestProgram:
         curvatures = [values[site] for site in net.positions.drawn] or net.positions.space.curvatures
         made = net.positions.space().with_curvatures([torch.as_tensor(c).double() for c in curvatures])
         same(trace.nodes["edges"]["log_prob_sum"], by_hand(net, a, values, made), 1e-9)
-        usual = {"intercept": dist.Normal(0.0, 5.0), "temperature": dist.LogNormal(-0.5, 1.0)}
+        usual = {"intercept": dist.Normal(0.0, 3.0), "temperature": dist.LogNormal(-0.5, 0.5)}
         usual |= {"gap": dist.LogNormal(1.0, 1.0)}
         usual |= {"noise": dist.LogNormal(0.0, 1.0), "sociality_scale": dist.LogNormal(-0.5, 0.5)}
         for name, prior in usual.items():
@@ -221,16 +221,16 @@ class TestSampledPairs:
     @pytest.mark.slow
     def test_training_finds_what_edges_were_drawn_from(self):
         torch.manual_seed(3)
-        net = LatentSpaceNetwork("h2", 150, curvature=1.0)
+        net = LatentSpaceNetwork("h2", 100, curvature=1.0)
         data = {"intercept": torch.tensor(4.0), "temperature": torch.tensor(0.4)}
         trace = poutine.trace(poutine.condition(net.model, data=data)).get_trace()
         truth, values = trace.nodes["z"]["value"], trace.nodes["edges"]["value"]
-        i, j = torch.triu_indices(150, 150, 1)
-        network = Network(150, torch.stack([i, j], -1)[values == 1])
+        i, j = torch.triu_indices(100, 100, 1)
+        network = Network(100, torch.stack([i, j], -1)[values == 1])
         net.begin(net.start(network))
-        svi = SVI(net.model, net.guide, pyro.optim.ClippedAdam({"lr": 0.03, "lrd": 0.998}), Trace_ELBO())
-        for _ in range(1500):
-            svi.step(network, num_nonedges=3000)
+        svi = SVI(net.model, net.guide, pyro.optim.ClippedAdam({"lr": 0.05, "lrd": 0.996}), Trace_ELBO())
+        for _ in range(600):
+            svi.step(network, num_nonedges=2000)
         draws = Predictive(net.guide, num_samples=200)(network)
         found = net.predict(draws, torch.stack([i, j], -1)).mean
         space = net.positions.space()

@@ -21,6 +21,9 @@ from torch import Tensor
 
 # The standard deviation of an angle is about 1 / sqrt(2 kappa).
 KAPPA = 50.0
+# A part of the length of an axis, and the share of draws in which an axis may be shorter: where axes come near to 0,
+# orientations turn with any small change, and a term that holds them asks for tiny steps.
+_SHORT, _MOST_SHORT = 0.2, 0.01
 
 
 @dataclass
@@ -87,6 +90,18 @@ class Block:
         known = before.isfinite()
         tolerance = torch.finfo(vectors.dtype).eps ** 0.4 * (1 + before.abs())
         return bool(known.any()) and bool(((before - after).abs() <= tolerance)[known].all())
+
+    def loosen(self, vectors: Tensor) -> bool:
+        """Let go of sites whose draws ``(P, D)`` have no shape to hold, and tell whether there are any."""
+        held = self.weight.nonzero().flatten().tolist()
+        for number in held:
+            m = torch.einsum("pna,nb->pab", vectors[:, self.columns], self.reference[number])
+            lengths = torch.linalg.qr(m).R.diagonal(dim1=-2, dim2=-1).abs()
+            short = (lengths < _SHORT * lengths.mean(0)).any(-1).double().mean()
+            if short > _MOST_SHORT:
+                self.weight = self.weight.clone()
+                self.weight[number] = 0.0
+        return len(held) > len(self.weight.nonzero())
 
     def turned(self, vectors: Tensor) -> Tensor:
         """The vectors ``(P, D)``, with all that is free in the orientation that is preferred."""

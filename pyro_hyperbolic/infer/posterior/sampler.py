@@ -202,6 +202,8 @@ class Chains:
                 self.metric = self.metric.learned(torch.cat([s.x for s in seen]), torch.cat([s.gradient for s in seen]))
                 for points in self.points:
                     points.learn()
+                if self.target.loosen(torch.cat([s.x for s in seen])):
+                    self.state = State.at(self.target.gradients, self.state.x)
                 size.restart(size.mean)
                 seen = []
         self.size = size.mean

@@ -94,6 +94,10 @@ class Target:
         for block in self.blocks:
             block.hold(lambda x: self.gradients(x)[0], vectors, best)
 
+    def loosen(self, vectors: Tensor) -> bool:
+        """Let go of what turns freely where draws ``(P, D)`` have no shape to hold, and tell whether there is any."""
+        return sum(block.loosen(vectors) for block in self.blocks) > 0
+
     def turned(self, x: Tensor) -> Tensor:
         """Vectors ``(P, D)``, with all that turns freely in the orientation that is preferred."""
         for block in self.blocks:

@@ -159,6 +159,18 @@ def test_what_does_not_turn_is_not_held():
     assert block.free == [("z",)]
 
 
+def test_what_has_no_shape_is_let_go():
+    torch.manual_seed(0)
+    (block,) = blocks({"z": torch.Size([5, 2])}, torch.zeros(1))
+    best = torch.randn(10)
+    block.hold(lambda x: x.square().sum(-1), torch.randn(4, 10), best)
+    assert not block.loosen(best + 0.05 * torch.randn(500, 10))
+    assert block.weight.tolist() == [KAPPA]
+    assert block.loosen(torch.randn(500, 10))
+    assert block.weight.tolist() == [0.0]
+    assert block.free == [("z",)]
+
+
 def test_geometric_mean():
     torch.manual_seed(0)
     a, b = (m @ m.mT + torch.eye(4) for m in torch.randn(2, 4, 4))
