@@ -41,7 +41,7 @@ def simulated(num_nodes: int, num_edges: int, seed: int = 0) -> Tensor:
     most = 2 * math.log(num_nodes)
     radius = most + torch.rand(num_nodes, generator=generator, dtype=torch.float64).log() / 0.75
     radius = radius.clamp(min=0.1)
-    found = torch.empty(0, 2, dtype=torch.int64)
+    found = torch.empty(0, dtype=torch.int64)  # numbers of pairs
     while len(found) < num_edges:
         first = torch.randint(num_nodes, (2 * num_edges,), generator=generator)
         log_offset = math.log(num_nodes / 2) * torch.rand(len(first), generator=generator)
@@ -51,9 +51,10 @@ def simulated(num_nodes: int, num_edges: int, seed: int = 0) -> Tensor:
         distance = radius[first] + radius[second] + 2 * (bend / 2).sin().abs().clamp(min=1e-9).log()
         kept = torch.rand(len(first), generator=generator) < ((most - distance) / 0.5).sigmoid()
         pairs = torch.stack([first, second], -1)[kept & (first != second)].sort(-1).values
-        found = torch.unique(torch.cat([found, pairs]), dim=0)
+        found = torch.unique(torch.cat([found, pairs[:, 0] * num_nodes + pairs[:, 1]]))
         most += 0.5  # for networks with more edges than such a disc has
-    return found[torch.randperm(len(found), generator=generator)[:num_edges]]
+    found = found[torch.randperm(len(found), generator=generator)[:num_edges]]
+    return torch.stack([found // num_nodes, found % num_nodes], -1)
 
 
 def trainer(network: Network, device: torch.device, rate: float) -> tuple[LatentSpaceNetwork, FastSVI]:

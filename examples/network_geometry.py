@@ -58,9 +58,9 @@ def draw_positions(posterior: Posterior, network: Network, title: str, path: Pat
     for i, j in network.edges.tolist():
         ax.plot(*mean[[i, j]].T, color="0.75", linewidth=0.8, zorder=1)
     for node, cloud in enumerate(coords[:: max(1, len(coords) // SHOWN)].unbind(1)):
-        ax.scatter(*cloud.T, s=3, alpha=0.15, linewidths=0, color=f"C{node % 10}")
-        ax.scatter(*mean[node], s=25, color=f"C{node % 10}", zorder=2)
-        ax.annotate(network.names[node], mean[node].tolist(), fontsize=7, xytext=(3, 3), textcoords="offset points")
+        ax.scatter(cloud[:, 0], cloud[:, 1], s=3, alpha=0.15, linewidths=0, color=f"C{node % 10}")
+        ax.scatter(mean[node, 0], mean[node, 1], s=25, color=f"C{node % 10}", zorder=2)
+        ax.text(mean[node, 0].item(), mean[node, 1].item(), f" {network.names[node]}", fontsize=7)
     ax.set(title=title, aspect="equal", xticks=[], yticks=[])
     plotting.save(figure, path)
     plt.close(figure)

@@ -53,6 +53,7 @@ def scaled_hops(edges: Tensor, num_nodes: int, dim: int) -> Tensor:
     points = -0.5 * centred @ (vectors / root)
     if points.shape[-1] < dim:
         points = torch.cat([points, points.new_zeros(num_nodes, dim - points.shape[-1])], -1)
-    noise = torch.randn(points.shape, generator=torch.Generator().manual_seed(0), dtype=points.dtype)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(points.shape, generator=generator, dtype=points.dtype, device="cpu")
     points = points + _JITTER * noise.to(points.device)
     return points - points.mean(0)

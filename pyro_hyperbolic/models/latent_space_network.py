@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyro
 import pyro.distributions as dist
@@ -29,7 +29,7 @@ from pyro_hyperbolic.ops.checks import check_choice, checked_integer, inspectabl
 if TYPE_CHECKING:
     import networkx
 
-    Edges = Tensor | Network | networkx.Graph
+    Edges: TypeAlias = Tensor | Network | networkx.Graph
 
 _MOST_PAIRS = 10**8  # of which all are observed
 _MOST_NUMBERS = 2**22  # of a prediction at a time
@@ -94,7 +94,7 @@ class _UnitPositions(Positions):
     ) -> None:
         super().__init__(space, num_points, dim=dim, curvature=curvature)
         usual = [constraints.real if signed else constraints.positive for signed in self.drawn.values()]
-        supports = [one if prior is None else prior.support for one, prior in zip(usual, self.priors, strict=True)]
+        supports: list[Any] = [p.support if p is not None else one for one, p in zip(usual, self.priors, strict=True)]
         self.numbers = MeanField({name: (support, ()) for name, support in zip(self.drawn, supports, strict=True)})
 
     def draw(self, unit: Tensor) -> tuple[Manifold, Tensor]:
@@ -462,8 +462,9 @@ class LatentSpaceNetwork(NamedModel):
             out["group_weights"] = torch.full_like(like[0, :1], 1 / self.groups).expand(self.groups)
             out["group_loc"] = out["z"][chosen]
         generator = torch.Generator().manual_seed(0)
-        first = torch.randint(self.num_nodes, (_SAMPLED,), generator=generator)
-        second = (first + torch.randint(1, self.num_nodes, (_SAMPLED,), generator=generator)) % self.num_nodes
+        first = torch.randint(self.num_nodes, (_SAMPLED,), generator=generator, device="cpu")
+        other = torch.randint(1, self.num_nodes, (_SAMPLED,), generator=generator, device="cpu")
+        second = (first + other) % self.num_nodes
         out["intercept"] = self._intercept(out, (first.to(like.device), second.to(like.device)), mean)
         return out
 

@@ -115,8 +115,8 @@ class Network:
 
     def to(self, device: Any) -> Network:
         """The same network on another device."""
-        edges, values, missing = (t if t is None else t.to(device) for t in (self.edges, self.values, self.missing))
-        return Network(self.num_nodes, edges, values, missing, self.directed, self.names)
+        values, missing = (t if t is None else t.to(device) for t in (self.values, self.missing))
+        return Network(self.num_nodes, self.edges.to(device), values, missing, self.directed, self.names)
 
     @classmethod
     def from_networkx(cls, graph: networkx.Graph, weight: str | None = None) -> Self:
