@@ -116,7 +116,7 @@ class LatentSpaceNetwork(NamedModel):
         \eta_{ij} = \alpha + x_{ij}^T\beta + s_i + p_j - d(z_i, z_j)/T
 
     over all pairs of nodes, ordered ones if edges have a direction. Hoff, Raftery and Handcock (2002) on flat space;
-    Smith, Asta and Calder (2019) on curved ones. Other ``likelihood`` s have the same predictor :math:`\eta`.
+    Smith, Asta and Calder (2019) on curved ones. Other likelihoods have the same predictor :math:`\eta`.
 
     Edges know no unit of length: multiplying :math:`T` and all distances by a number, and dividing the curvature by its
     square, changes no probability. The unit is therefore the scale of the prior :math:`p(z)`, a wrapped normal of
@@ -125,10 +125,9 @@ class LatentSpaceNetwork(NamedModel):
     coefficients are log-odds.
 
     Sites: ``"c"`` (if drawn; ``"c_0"`` and so on of several factors), ``"z"``, ``"temperature"``, ``"intercept"``, and
-    where they are asked for ``"coefficients"``, ``"sociality"`` with
-    ``"sociality_scale"``, ``"popularity"`` with ``"popularity_scale"``, ``"group_weights"``, ``"group_loc"`` and
-    ``"group_scale"``, and ``"noise"`` or ``"gap"`` of the likelihood. What is observed is ``"edges"``, and
-    ``"nonedges"`` if these are a sample.
+    where they are asked for ``"coefficients"``, ``"sociality"`` with ``"sociality_scale"``, ``"popularity"`` with
+    ``"popularity_scale"``, ``"group_weights"``, ``"group_loc"`` and ``"group_scale"``, and ``"noise"`` or ``"gap"`` of
+    the likelihood. What is observed is ``"edges"``, and ``"nonedges"`` if these are a sample.
 
     ``model`` and ``guide`` take the network: a matrix ``(N, N)`` with ``nan`` for pairs that are missing, a
     :class:`Network`, or a graph of networkx. The guide is a mean-field one. Precision and device are those of
@@ -154,8 +153,9 @@ class LatentSpaceNetwork(NamedModel):
         directed network.
     :param pair_covariates: ``(N, N, F)``, or for large networks a function of two vectors of nodes that returns
         ``(P, F)``. Their coefficients come after those of the nodes.
-    :param priors: by site, location and scale of other priors: normal for ``"intercept"`` and ``"coefficients"``,
-        log-normal for all others.
+    :param priors: by site, location and scale of other priors than these: normal ones for ``"intercept"`` (0, 3) and
+        ``"coefficients"`` (0, 2); log-normal ones for ``"temperature"`` (-0.5, 0.5), the scales of effects (-0.5, 0.5),
+        ``"group_scale"`` (-1, 0.5), ``"noise"`` (0, 1) and ``"gap"`` (1, 1).
     :param name: name in Pyro's parameter store.
 
     >>> import networkx

@@ -99,7 +99,6 @@ class Block:
             lengths = torch.linalg.qr(m).R.diagonal(dim1=-2, dim2=-1).abs()
             short = (lengths < _SHORT * lengths.mean(0)).any(-1).double().mean()
             if short > _MOST_SHORT:
-                self.weight = self.weight.clone()
                 self.weight[number] = 0.0
         return len(held) > len(self.weight.nonzero())
 
