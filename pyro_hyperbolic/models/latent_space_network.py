@@ -351,7 +351,8 @@ class LatentSpaceNetwork(NamedModel):
         num_nonedges = checked_integer("num_nonedges", num_nonedges, least=1)
         network = self.network(edges)
         values = network.edge_values(self.positions.loc.dtype)
-        yield _Pairs("edges", network.edges[:, 0], network.edges[:, 1], values)
+        if network.num_edges:
+            yield _Pairs("edges", network.edges[:, 0], network.edges[:, 1], values)
         # Uniform over pairs of different nodes; those that are edges or missing count as 0.
         count, device = self.num_nodes, network.edges.device
         first = torch.randint(count, (num_nonedges,), device=device)

@@ -266,11 +266,13 @@ class TestStart:
         assert p.mean() == pytest.approx(a.mean().item(), rel=0.1)
         assert p[a == 1].mean() > 2 * p[a == 0].mean()
 
-    def test_of_a_network_of_several_components_and_lone_nodes(self):
-        network = Network(7, torch.tensor([[0, 1], [1, 2], [3, 4]]))
+    @each("count", [0, 3])
+    def test_of_several_components_lone_nodes_and_no_edge_at_all(self, count):
+        network = Network(7, torch.tensor([[0, 1], [1, 2], [3, 4]])[:count])
         net = LatentSpaceNetwork("h2", 7, degrees=True, groups=2)
         net.begin(net.start(network))
-        assert math.isfinite(Trace_ELBO().loss(net.model, net.guide, network))
+        for num_nonedges in (None, 5):
+            assert math.isfinite(Trace_ELBO().loss(net.model, net.guide, network, num_nonedges))
 
 
 WRONG_EDGES = [
