@@ -5,10 +5,10 @@
 
 The auto-encoder of :mod:`benchmarks.gpu` and the same in NumPyro (:mod:`benchmarks.numpyro_vae`), data on the device,
 batches of 128, Adam. Ours is ``FastSVI.run`` or ``EnsembleSVI.run`` over epochs of ``Minibatches``, compiled; theirs a
-jitted scan. Then NUTS on two posteriors (:mod:`benchmarks.numpyro_nuts`), on the CPU. Each row alternates the two, and
-keeps the median of the repeats; a ratio below 1 says that ours is faster. It needs the extra ``numpyro``. Results are
-written after every row, and ``--resume`` goes on after the last one; ``--rst`` prints the table of the documentation
-from what ``--json`` holds.
+jitted scan. Then NUTS on two posteriors (:mod:`benchmarks.numpyro_nuts`), on the CPU, and ``sample_posterior`` beside
+it. Each row alternates the two, and keeps the median of the repeats; a ratio below 1 says that ours is faster. It needs
+the extra ``numpyro``. Results are written after every row, and ``--resume`` goes on after the last one; ``--rst``
+prints the table of the documentation from what ``--json`` holds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyro
 import torch
 from pyro.infer import Trace_ELBO
 
-from benchmarks.numpyro_nuts import POSTERIORS, Walk, walks
+from benchmarks.numpyro_nuts import POSTERIORS, Walk, many, walks
 from benchmarks.results import GO_ON, add_results, earlier, require
 from examples.command import at_least, command, device, make_parser, natural, positive
 from examples.runs import save_json
@@ -76,6 +76,8 @@ def rows(args: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
     for posterior in POSTERIORS if args.nuts else ():
         for share in ("leapfrog", "effective sample"):
             table[f"NUTS, {posterior}, per {share}"] = functools.partial(nuts, args, posterior, share)
+    for posterior in POSTERIORS if args.posteriors else ():
+        table[f"sample_posterior, {posterior}, per effective sample"] = functools.partial(posteriors, args, posterior)
     return table
 
 
@@ -84,6 +86,12 @@ def nuts(args: argparse.Namespace, posterior: str, share: str) -> dict[str, Any]
     found = walks(posterior, args.warmup, args.draws, args.chains)
     times = {"leapfrog": Walk.per_leapfrog, "effective sample": Walk.per_effective_sample}[share]
     return {name: statistics.median(map(times, chains)) for name, chains in found.items()}
+
+
+def posteriors(args: argparse.Namespace, posterior: str) -> dict[str, Any]:
+    """Microseconds per effective sample after the warm-up, of many chains at once."""
+    found = many(posterior, args.warmup, args.draws, args.device)
+    return {name: walk.per_effective_sample() for name, walk in found.items()}
 
 
 def _images(args: argparse.Namespace, count: int) -> torch.Tensor:
@@ -261,6 +269,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--samples", type=positive(int), default=5000, help="of the evaluation, per image")
     p.add_argument("--evaluation", action=argparse.BooleanOptionalAction, default=True, help="measure the evaluation")
     p.add_argument("--nuts", action=argparse.BooleanOptionalAction, default=True, help="measure NUTS")
+    p.add_argument(
+        "--posteriors", action=argparse.BooleanOptionalAction, default=True, help="measure sample_posterior beside NUTS"
+    )
     p.add_argument("--warmup", type=natural, default=300, help="steps of a chain that are not counted")
     p.add_argument("--draws", type=positive(int), default=500, help="of a chain")
     p.add_argument("--chains", type=positive(int), default=3, help="repeats of a chain")

@@ -5,10 +5,14 @@ Both sides walk in normal coordinates, in which that prior is an ordinary Gaussi
 NumPyro's with the exponential map written by hand. Both have one chain, a diagonal mass matrix, the same number of
 steps, and the same target of acceptance, in float32. Each is as fast as it goes: ours is ``FastNUTS``, and
 NumPyro's runs in one jitted scan. The warm-up and the compilation are not counted.
+
+Then ``sample_posterior`` beside the same NUTS: 32 chains of ours and one of theirs on a CPU thread, 64 of each
+on a GPU, where NumPyro's are vectorised. Sizes of samples are those of all chains together.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import time
@@ -26,7 +30,7 @@ from torch import Tensor
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.distributions import WrappedNormal
-from pyro_hyperbolic.infer import FastNUTS, NoiseReparam
+from pyro_hyperbolic.infer import FastNUTS, NoiseReparam, sample_posterior
 
 BALL = PoincareBall(1.0)
 PRIOR_SCALE = 1.5
@@ -49,7 +53,19 @@ class Walk(NamedTuple):
         return self.seconds / self.effective * 1e6
 
 
-class ThreePoints:
+class OnDevice:
+    """Data that can be moved."""
+
+    def on(self, device: str) -> Any:
+        """The same with tensors elsewhere."""
+        other = copy.copy(self)
+        for name in dir(self):
+            if isinstance(value := getattr(self, name), Tensor):
+                setattr(other, name, value.to(device))
+        return other
+
+
+class ThreePoints(OnDevice):
     """A position, of which the distances to three known points were measured."""
 
     anchors = torch.tensor([[2.5, 0.3], [-0.5, 0.3], [0.4, -1.8]])
@@ -77,7 +93,7 @@ class ThreePoints:
         return samples["z"]
 
 
-class Tree:
+class Tree(OnDevice):
     """Positions of the leaves of a tree, of which all distances were measured; the scale and the noise are unknown.
 
     The root has three children, these have four and those five each: 60 leaves.
@@ -130,8 +146,8 @@ POSTERIORS: dict[str, Callable[[], Any]] = {"three points": ThreePoints, "60 lea
 
 
 def effective(statistics: Tensor) -> float:
-    """The least effective sample size of one chain's statistics, by the same estimate for both sides."""
-    return float(effective_sample_size(statistics.double().unsqueeze(0), chain_dim=0, sample_dim=1).min())
+    """The least effective sample size of statistics ``(chains, draws, ...)``, by the same estimate for both sides."""
+    return float(effective_sample_size(statistics.double().cpu(), chain_dim=0, sample_dim=1).min())
 
 
 def ours(posterior: Any, warmup: int, samples: int, seed: int) -> Walk:
@@ -150,16 +166,24 @@ def ours(posterior: Any, warmup: int, samples: int, seed: int) -> Walk:
     seconds = time.perf_counter() - start
     found = dict(chain.get_samples())
     found["z"] = PRIOR_SCALE * found.pop("z_base")
-    return Walk(seconds, kernel.num_leapfrogs - leapfrogs, effective(posterior.statistics(found)))
+    return Walk(seconds, kernel.num_leapfrogs - leapfrogs, effective(posterior.statistics(found).unsqueeze(0)))
 
 
-def theirs(posterior: Any, warmup: int, samples: int, seed: int) -> Walk:
+def theirs(posterior: Any, warmup: int, samples: int, seed: int, chains: int = 1) -> Walk:
+    """One chain on the CPU, or several that are vectorised on the default device."""
     import jax
     import numpyro.infer
 
     kernel = numpyro.infer.NUTS(posterior.rival, max_tree_depth=MAX_TREE_DEPTH, target_accept_prob=0.8)
-    chain = numpyro.infer.MCMC(kernel, num_warmup=warmup, num_samples=samples, progress_bar=False)
-    with jax.default_device(jax.devices("cpu")[0]):
+    chain = numpyro.infer.MCMC(
+        kernel,
+        num_warmup=warmup,
+        num_samples=samples,
+        num_chains=chains,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    with jax.default_device(jax.devices()[0] if chains > 1 else jax.devices("cpu")[0]):
         chain.warmup(jax.random.PRNGKey(seed))
 
         def step(state: Any, _: Any) -> Any:
@@ -172,9 +196,29 @@ def theirs(posterior: Any, warmup: int, samples: int, seed: int) -> Walk:
         start = time.perf_counter()
         _, (z, steps) = jax.block_until_ready(walk(state))
         seconds = time.perf_counter() - start
-        values = jax.vmap(kernel.postprocess_fn((), {}))(z)
+        change = jax.vmap(kernel.postprocess_fn((), {}))
+        values = (jax.vmap(change) if chains > 1 else change)(z)
+    # Draws come before chains.
     found = {name: torch.tensor(jax.device_get(value)) for name, value in values.items()}
-    return Walk(seconds, int(steps.sum()), effective(posterior.statistics(found)))
+    found = {name: value.transpose(0, 1) if chains > 1 else value.unsqueeze(0) for name, value in found.items()}
+    return Walk(seconds, int(steps.sum()), effective(_by_chain(posterior, found)))
+
+
+def arrived(posterior: Any, warmup: int, samples: int, seed: int, device: str) -> Walk:
+    """Chains of ``sample_posterior``."""
+    settings = {"num_chains": 64 if device == "cuda" else 32, "num_samples": samples, "warmup": warmup, "seed": seed}
+    with torch.device(device):
+        found = sample_posterior(posterior.on(device).model, progress=False, **settings)
+    draws = {name: value.cpu() for name, value in found.samples.items()}
+    draws["z"] = BALL.to_normal_coords(None, draws["z"])
+    size = effective(_by_chain(posterior, draws))
+    return Walk(found.seconds["sampling"], round(found.settings["steps"] * samples), size)
+
+
+def _by_chain(posterior: Any, samples: dict[str, Tensor]) -> Tensor:
+    """The statistics of each chain, from samples ``(chains, draws, ...)``."""
+    chains = range(len(samples["z"]))
+    return torch.stack([posterior.statistics({name: x[chain] for name, x in samples.items()}) for chain in chains])
 
 
 @functools.cache
@@ -186,3 +230,12 @@ def walks(name: str, warmup: int, samples: int, repeats: int) -> dict[str, list[
         found["wrapped"].append(ours(posterior, warmup, samples, seed))
         found["numpyro"].append(theirs(posterior, warmup, samples, seed))
     return found
+
+
+def many(name: str, warmup: int, samples: int, device: str) -> dict[str, Walk]:
+    """Chains of ``sample_posterior`` and of NumPyro."""
+    posterior = POSTERIORS[name]()
+    return {
+        "wrapped": arrived(posterior, warmup, samples, 0, device),
+        "numpyro": theirs(posterior, warmup, samples, 0, 64 if device == "cuda" else 1),
+    }

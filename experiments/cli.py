@@ -16,6 +16,8 @@ from examples.command import add_common, command, folder, make_parser, one_line,
 from experiments.ablation import Ablation
 from experiments.cells import Cells
 from experiments.choices import Choices
+from experiments.distances import Distances
+from experiments.earth import Earth
 from experiments.experiment import Experiment
 from experiments.figures import FIGURES, draw
 from experiments.mixed import Mixed
@@ -30,7 +32,7 @@ from experiments.table4 import Table4
 
 T = TypeVar("T", bound=Experiment)
 
-TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells, Choices, Networks)
+TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells, Choices, Earth, Distances, Networks)
 EXPERIMENTS: dict[str, Any] = {table.command: table for table in TABLES}
 
 DESCRIPTION = """Reproduce the tables and figures of the paper.
@@ -98,7 +100,7 @@ def configured(
         # The options are those of the auto-encoders, each of which has several classifiers.
         source = configured(Table2, seeds, epochs, samples)
         return replace(experiment, embedding=source, seeds=experiment.trainings * source.seeds)
-    wanted = {"seeds": seeds, "epochs": epochs, "iwae_samples": samples}
+    wanted = {"seeds": seeds, "epochs": epochs, "iwae_samples": samples, "num_samples": samples}
     known = {name: value for name, value in wanted.items() if value is not None and hasattr(experiment, name)}
     return replace(experiment, **known)
 
@@ -129,7 +131,9 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--seeds", type=positive(int), help="runs of every cell (default: as in the paper)")
     p.add_argument("--epochs", type=positive(int), help="epochs of training (default: as in the paper)")
-    p.add_argument("--samples", type=positive(int), help="samples of the IWAE estimate (default: 5000)")
+    p.add_argument(
+        "--samples", type=positive(int), help="samples of the IWAE estimate (default: 5000), or draws of a chain"
+    )
     p.add_argument(
         "--figures",
         nargs="+",

@@ -70,7 +70,12 @@ def test_doctests(path: Path) -> None:
     assert not report, "".join(report)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=page_name)
+# Chains are compiled for every model.
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] * ("sample_posterior" in path.read_text())) for path in NOTEBOOKS],
+    ids=page_name,
+)
 def test_notebooks_run(path: Path) -> None:
     """At the small size that the notebook names for its parameters."""
     notebook = json.loads(path.read_text("utf-8"))

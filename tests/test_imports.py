@@ -2,7 +2,7 @@
 
 infer, plotting, datasets -> models -> nn -> distributions -> geometry -> ops
 infer, datasets, models -> accelerate -> ops.checks
-plotting -> analysis -> distributions
+plotting, models -> analysis -> distributions
 accelerate: processes -> trainers -> bounds -> programs
 """
 
@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "distributions": {"geometry", "ops"},
     "analysis": {"distributions", "geometry", "ops"},
     "nn": {"distributions", "geometry", "ops"},
-    "models": {"accelerate"} | BELOW_MODELS,
+    "models": {"accelerate", "analysis"} | BELOW_MODELS,
     "infer": {"accelerate", "models"} | BELOW_MODELS,
     "plotting": {"models", "analysis"} | BELOW_MODELS,
     "datasets": {"accelerate", "models"} | BELOW_MODELS,

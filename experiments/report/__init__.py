@@ -13,6 +13,8 @@ from experiments.experiment import Experiment
 from experiments.report.ablation import ablation
 from experiments.report.cells import cells
 from experiments.report.choices import choices
+from experiments.report.distances import distances
+from experiments.report.earth import earth
 from experiments.report.mixed import mixed
 from experiments.report.networks import networks
 from experiments.report.results import Results
@@ -33,6 +35,8 @@ REPORTS: dict[str, Callable[[Results], tuple[str, Figure]]] = {
     "cells": cells,
     "choices": choices,
     "networks": networks,
+    "distances": distances,
+    "earth": earth,
 }
 """What makes the body and the picture of a report, by the name of the experiment."""
 

@@ -21,11 +21,14 @@ TITLES = {
     "ablation": "Ablation of the decoder, negative test IWAE",
     "mixed": "Mixed curvature: spheres, products and curvatures of either sign",
     "choices": "Choices: initial values of gyroplanes and learning rates, on held-out training images",
+    "distances": "Distances: graphs as maps, beside other methods of scaling",
+    "earth": "Densities on the globe: negative test log-likelihood",
     "cells": "Single cells: Euclidean and hyperbolic auto-encoders of counts",
     "networks": "Networks: which space explains the edges",
 }
 
 
+_OPTIONS = ("seeds", "seeds"), ("epochs", "epochs"), ("samples", "iwae_samples"), ("samples", "num_samples")
 NOT_RUN = "not run"
 GREY_LEVELS = (
     "As in the paper, the likelihood of an image is the cross entropy of its grey levels. This is not a normalised"
@@ -106,7 +109,7 @@ class Results:
         experiment = getattr(self.experiment, "embedding", self.experiment)  # whose options those of Table 3 are
         usual = type(experiment)()
         arguments = [self.experiment.command]
-        for option, name in (("seeds", "seeds"), ("epochs", "epochs"), ("samples", "iwae_samples")):
+        for option, name in _OPTIONS:
             value = getattr(experiment, name, None)
             if value != getattr(usual, name, None):
                 arguments += [f"--{option}", str(value)]

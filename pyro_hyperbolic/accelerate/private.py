@@ -32,7 +32,7 @@ CHANGES = {
     "loop order": "joined loops wait for sums in place (CPU); without it gradients of indexing are wrong in torch 2.13",
     "kernel timing": "kernels among which the compiler chooses are timed back to back",
     "trace order": "operations are moved to where their inputs are known",
-    "small products": "small float64 products are written as sums of products",
+    "small products": "small float64 products, and large ones of an estimate, are written as sums of products",
     "tuning": "matrix products are tuned, and small kernels are launched together",
     "one launch": "Adam steps all parameters in one launch",
 }

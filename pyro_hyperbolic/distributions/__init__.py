@@ -2,6 +2,12 @@
 
 from pyro_hyperbolic.distributions import constraints, kl
 from pyro_hyperbolic.distributions.base import ManifoldDistribution
+from pyro_hyperbolic.distributions.flow import (
+    ConditionalManifoldFlow,
+    ManifoldFlow,
+    conditional_manifold_flow,
+    manifold_flow,
+)
 from pyro_hyperbolic.distributions.hyperbolic_radius import HyperbolicRadius
 from pyro_hyperbolic.distributions.hyperspherical_uniform import HypersphericalUniform
 from pyro_hyperbolic.distributions.mixture import ManifoldMixture
@@ -10,21 +16,27 @@ from pyro_hyperbolic.distributions.riemannian_normal import RiemannianNormal
 from pyro_hyperbolic.distributions.spherical import PowerSpherical, VonMisesFisher
 from pyro_hyperbolic.distributions.spherical_radius import SphericalRadius
 from pyro_hyperbolic.distributions.transforms import ExpMapTransform, ManifoldTransform
+from pyro_hyperbolic.distributions.truncated_normal import TruncatedNormal
 from pyro_hyperbolic.distributions.wrapped_normal import WrappedNormal
 
 __all__ = [
+    "ConditionalManifoldFlow",
     "ExpMapTransform",
     "HyperbolicRadius",
     "HypersphericalUniform",
     "ManifoldDistribution",
+    "ManifoldFlow",
     "ManifoldMixture",
     "ManifoldTransform",
     "NegativeBinomial",
     "PowerSpherical",
     "RiemannianNormal",
     "SphericalRadius",
+    "TruncatedNormal",
     "VonMisesFisher",
     "WrappedNormal",
+    "conditional_manifold_flow",
     "constraints",
     "kl",
+    "manifold_flow",
 ]

@@ -17,8 +17,10 @@ from pyro_hyperbolic.accelerate import (
     register_loss,
     save_checkpoint,
 )
+from pyro_hyperbolic.infer.autoflow import AutoManifoldFlow
 from pyro_hyperbolic.infer.autoguide import AutoWrappedNormal
 from pyro_hyperbolic.infer.dreg import DReG_ELBO
+from pyro_hyperbolic.infer.fit import pareto_k
 from pyro_hyperbolic.infer.match import check_model_guide, check_sites, checked_points
 from pyro_hyperbolic.infer.posterior import (
     Comparison,
@@ -34,6 +36,7 @@ register_check(checked_points, check_sites)
 register_loss(DReG_ELBO, separable=False)
 
 __all__ = [
+    "AutoManifoldFlow",
     "AutoWrappedNormal",
     "Comparison",
     "DReG_ELBO",
@@ -52,6 +55,7 @@ __all__ = [
     "load_checkpoint",
     "log_evidence",
     "log_marginal_likelihood",
+    "pareto_k",
     "process_group",
     "sample_posterior",
     "save_checkpoint",

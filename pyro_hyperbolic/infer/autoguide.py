@@ -124,7 +124,7 @@ class AutoWrappedNormal(AutoNormal):
         medians: dict[str, Tensor] = {}
         for name, site in self._sites():
             support = self._support(name, site, medians, args, kwargs)
-            medians[name] = _centre(support, self._get_loc_and_scale(name)[0]).clone()
+            medians[name] = centre(support, self._get_loc_and_scale(name)[0]).clone()
         return medians
 
     @torch.no_grad()
@@ -158,7 +158,7 @@ class AutoWrappedNormal(AutoNormal):
         loc, scale = self._get_loc_and_scale(name)
         point = single_value(support)
         if isinstance(point, OnManifold):
-            distribution = WrappedNormal(_centre(support, loc), scale, point.manifold)
+            distribution = WrappedNormal(centre(support, loc), scale, point.manifold)
             return distribution.to_event(self._event_dims[name] - 1)
         gaussian = dist.Normal(loc, scale).to_event(self._event_dims[name])
         if point is constraints.real:
@@ -201,7 +201,7 @@ class AutoWrappedNormal(AutoNormal):
         raise ValueError(f"the model had a site {name!r} when the guide first ran, but has none now.")
 
 
-def _centre(support: Constraint, loc: Tensor) -> Tensor:
+def centre(support: Constraint, loc: Tensor) -> Tensor:
     """What the parameters of a site say of its centre: ``loc`` of a point, the median of all else."""
     point = single_value(support)
     return point.manifold.from_normal_coords(None, loc) if isinstance(point, OnManifold) else biject_to(support)(loc)

@@ -1,7 +1,8 @@
-"""Pyro programs: auto-encoders for data and for graphs, a classifier on their embeddings, and networks."""
+"""Pyro programs: auto-encoders for data and for graphs, a classifier on their embeddings, networks and distances."""
 
 from pyro_hyperbolic.models.classifier import EmbeddingClassifier
 from pyro_hyperbolic.models.count_vae import CountVAE
+from pyro_hyperbolic.models.distance_embedding import DistanceEmbedding
 from pyro_hyperbolic.models.edges import EDGE_LIKELIHOODS
 from pyro_hyperbolic.models.latent import DISTRIBUTIONS, Latent, ManifoldLatent
 from pyro_hyperbolic.models.latent_space_network import LatentSpaceNetwork, Prediction
@@ -20,6 +21,7 @@ __all__ = [
     "VAE",
     "VGAE",
     "CountVAE",
+    "DistanceEmbedding",
     "EmbeddingClassifier",
     "EuclideanVAE",
     "EuclideanVGAE",

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyro.distributions as dist
 import torch
 from pyro.infer.util import is_validation_enabled
 from torch import Tensor, nn
-from torch.distributions import ComposeTransform, Transform
+from torch.distributions import AffineTransform, ComposeTransform, Transform
 
-from pyro_hyperbolic.distributions import ExpMapTransform, ManifoldTransform, RiemannianNormal, WrappedNormal
+from pyro_hyperbolic.distributions import (
+    ExpMapTransform,
+    ManifoldTransform,
+    RiemannianNormal,
+    WrappedNormal,
+    conditional_manifold_flow,
+    manifold_flow,
+)
 from pyro_hyperbolic.distributions.base import MASS_SCORE
 from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Lorentz, Manifold, PoincareBall
 from pyro_hyperbolic.nn import ManifoldModule, exp0
@@ -25,6 +32,9 @@ DISTRIBUTIONS: dict[str, Callable[..., Any]] = {
     "riemannian": RiemannianNormal,
 }
 """Priors and posteriors on a manifold, by name."""
+
+FLOW = "flow"
+"""The name of a prior or a posterior that is a flow of the wrapped one."""
 
 POSTERIOR_SCALES = ("diagonal", "isotropic")
 
@@ -102,10 +112,16 @@ class ManifoldLatent(Latent):
     of a wrapped posterior are bounded (:func:`~pyro_hyperbolic.models.latent.bounded`), and elsewhere its location and
     scale stay within the reach of the dtype (:func:`~pyro_hyperbolic.models.latent.within_reach`).
 
+    The prior ``"flow"`` is a flow of the wrapped one (:func:`~pyro_hyperbolic.distributions.manifold_flow`). The
+    posterior ``"flow"`` is a :class:`FlowPosterior`, whose flow depends on location and scale. Both start as the
+    wrapped ones, up to the coordinates of a :class:`FlowPosterior` on spheres.
+
     :param manifold: the space, or its signature; a :class:`~pyro_hyperbolic.nn.ManifoldModule` is shared, not copied.
     :param dim: its dimension.
-    :param prior: a name in ``DISTRIBUTIONS``.
-    :param posterior: a name in ``DISTRIBUTIONS``.
+    :param prior: a name in ``DISTRIBUTIONS``, or ``"flow"``.
+    :param posterior: a name in ``DISTRIBUTIONS``, or ``"flow"``.
+    :param flow: options of :func:`~pyro_hyperbolic.distributions.manifold_flow` for the flows, such as
+        ``{"layers": 8}``.
     :param dtype: dtype of the latent arithmetic; that of the network by default.
     :param options: those of :class:`Latent`.
     """
@@ -117,12 +133,15 @@ class ManifoldLatent(Latent):
         *,
         prior: str = "wrapped",
         posterior: str = "wrapped",
+        flow: Mapping[str, Any] | None = None,
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
-        check_choice("prior", prior, DISTRIBUTIONS)
-        check_choice("posterior", posterior, DISTRIBUTIONS)
-        if options.get("posterior_scale") == "diagonal" and posterior != "wrapped":
+        check_choice("prior", prior, (*DISTRIBUTIONS, FLOW))
+        check_choice("posterior", posterior, (*DISTRIBUTIONS, FLOW))
+        if flow is not None and FLOW not in (prior, posterior):
+            raise ValueError("flow holds the options of a prior or a posterior 'flow', of which there is none.")
+        if options.get("posterior_scale") == "diagonal" and posterior == "riemannian":
             raise ValueError(f"posterior_scale 'diagonal' needs posterior 'wrapped', got posterior {posterior!r}.")
         if dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"latent_dtype must be float32, float64 or None, got {dtype}.")
@@ -132,15 +151,24 @@ class ManifoldLatent(Latent):
         self.size = self.manifold().ambient_dim(self.dim)
         is_flat = isinstance(self.manifold(), Euclidean)
         self.prior_distribution, self.posterior_distribution = (
-            _gaussian if is_flat else DISTRIBUTIONS[name] for name in (prior, posterior)
+            _gaussian if is_flat else DISTRIBUTIONS["wrapped" if name == FLOW else name] for name in (prior, posterior)
         )
+        settings = dict(flow or {})
+        self.prior_flow = manifold_flow(self.manifold().snapshot(), self.dim, **settings) if prior == FLOW else None
+        self.posterior_flow = None
+        if posterior == FLOW:
+            context = self.dim + self.scale_dim
+            self.posterior_flow = conditional_manifold_flow(Euclidean(), self.dim, context, **settings)
         self.dtype = dtype
 
     def prior(self) -> Any:
         manifold = self.manifold()
         dtype = self.dtype or self.log_scale.dtype
         origin = manifold.origin(self.dim, dtype, self.log_scale.device)
-        return self.prior_distribution(origin, self.log_scale.exp().to(dtype), manifold)
+        normal = self.prior_distribution(origin, self.log_scale.exp().to(dtype), manifold)
+        if self.prior_flow is None:
+            return normal
+        return dist.TransformedDistribution(normal, [self.prior_flow.on(manifold)])
 
     def posterior(self, loc: Tensor, scale: Tensor) -> Any:
         manifold = self.manifold()
@@ -150,7 +178,13 @@ class ManifoldLatent(Latent):
             scale = bounded(scale, manifold, self.dim)
         if self.posterior_distribution is not _gaussian:
             loc, scale = within_reach(loc, scale, manifold, self.posterior_distribution)
-        return self.posterior_distribution(exp0(manifold, loc), scale, manifold)
+        centre = exp0(manifold, loc)
+        if self.posterior_flow is None:
+            return self.posterior_distribution(centre, scale, manifold)
+        flow = self.posterior_flow.condition(torch.cat([loc, scale.log()], -1))
+        noise = dist.Normal(torch.zeros_like(loc), 1.0).to_event(1)
+        spread = AffineTransform(0.0, scale.expand_as(loc), event_dim=1, cache_size=1)
+        return FlowPosterior(noise, [flow, spread, self.chart(centre).with_cache()])
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
         return self.manifold().dist(x, y)
@@ -178,6 +212,24 @@ class ManifoldLatent(Latent):
                     f"z must hold points of {self.manifold()!r}, got {int((~inside).sum())} that are none; take them"
                     " from encode or prior, or from manifold.projx(z)."
                 )
+
+
+class FlowPosterior(dist.TransformedDistribution):
+    r"""A posterior that is a flow.
+
+    .. math:: \epsilon \sim \mathcal{N}(0, I), \qquad z = \exp_\mu(\sigma f(\epsilon)/\lambda_\mu)
+
+    with a flow :math:`f` of flat space that depends on :math:`\mu` and :math:`\sigma`. On spheres the stereographic
+    projection from the antipode of :math:`\mu` takes the place of the exponential map.
+    """
+
+    @property
+    def loc(self) -> Tensor:
+        """The image of the noise 0, which stands for the centre; the mean has no closed form."""
+        point = torch.zeros(self.base_dist.batch_shape + self.base_dist.event_shape).to(self.base_dist.mean)
+        for transform in self.transforms:
+            point = transform(point)
+        return point
 
 
 def hyperbolic(manifold: Manifold | ManifoldModule | str, kind: str) -> ManifoldModule:

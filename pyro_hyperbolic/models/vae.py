@@ -415,14 +415,15 @@ class ManifoldVAE(VAE):
     :param latent_dim: dimension of the latent space.
     :param data_shape: shape of a datum, ``(28, 28)`` for MNIST; an integer for vectors.
     :param hidden_dim: width of the hidden layers.
-    :param prior: ``"wrapped"`` or ``"riemannian"``.
-    :param posterior: ``"wrapped"`` or ``"riemannian"``.
+    :param prior: ``"wrapped"``, ``"riemannian"`` or ``"flow"``.
+    :param posterior: ``"wrapped"``, ``"riemannian"`` or ``"flow"``.
+    :param flow: options of the flows; see :class:`ManifoldLatent`.
     :param decoder: ``"gyroplane"`` (the paper's), ``"logmap"``, ``"mlp"`` or ``"mobius"``; or your own module, see
         :class:`VAE`.
     :param likelihood: ``"bernoulli"`` (grey levels allowed), ``"normal"`` (unit variance), any other name in
         ``LIKELIHOODS``, a :class:`Likelihood` or a function; see :class:`VAE`.
     :param prior_scale: :math:`\sigma_0`.
-    :param posterior_scale: ``"isotropic"`` (the paper's) or ``"diagonal"`` (wrapped posterior only).
+    :param posterior_scale: ``"isotropic"`` (the paper's) or ``"diagonal"`` (wrapped posterior or flow).
     :param latent_dtype: dtype of the latent arithmetic; that of the networks by default.
     :param learn_prior_scale: learn :math:`\sigma_0`, starting from ``prior_scale``.
     :param encoder: your own module, see :class:`VAE`; :class:`~pyro_hyperbolic.nn.Encoder` by default.
@@ -452,6 +453,7 @@ class ManifoldVAE(VAE):
         *,
         prior: str = "wrapped",
         posterior: str = "wrapped",
+        flow: Mapping[str, Any] | None = None,
         decoder: str | nn.Module = "gyroplane",
         likelihood: str | Likelihood | Callable[..., Any] = "bernoulli",
         prior_scale: float = 1.0,
@@ -472,6 +474,7 @@ class ManifoldVAE(VAE):
             latent_dim,
             prior=prior,
             posterior=posterior,
+            flow=flow,
             prior_scale=prior_scale,
             posterior_scale=posterior_scale,
             learn_prior_scale=learn_prior_scale,

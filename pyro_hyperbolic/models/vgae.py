@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pyro
@@ -183,8 +184,9 @@ class ManifoldVGAE(VGAE):
     :param edges: undirected training edges, each once, ``(E, 2)``.
     :param latent_dim: dimension of the latent space.
     :param hidden_dim: width of the first convolution.
-    :param prior: ``"wrapped"`` or ``"riemannian"``.
-    :param posterior: ``"wrapped"`` or ``"riemannian"``.
+    :param prior: ``"wrapped"``, ``"riemannian"`` or ``"flow"``.
+    :param posterior: ``"wrapped"``, ``"riemannian"`` or ``"flow"``.
+    :param flow: options of the flows; see :class:`ManifoldLatent`.
     :param prior_scale: scale of the prior.
     :param posterior_scale: ``"diagonal"`` or ``"isotropic"``.
     :param latent_dtype: dtype of the latent arithmetic; that of the network by default.
@@ -212,6 +214,7 @@ class ManifoldVGAE(VGAE):
         hidden_dim: int = 32,
         prior: str = "wrapped",
         posterior: str = "wrapped",
+        flow: Mapping[str, Any] | None = None,
         prior_scale: float = 1.0,
         posterior_scale: str = "diagonal",
         latent_dtype: torch.dtype | None = None,
@@ -225,6 +228,7 @@ class ManifoldVGAE(VGAE):
             latent_dim,
             prior=prior,
             posterior=posterior,
+            flow=flow,
             prior_scale=prior_scale,
             posterior_scale=posterior_scale,
             learn_prior_scale=learn_prior_scale,

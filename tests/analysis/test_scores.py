@@ -147,7 +147,7 @@ COUPLED = torch.eye(5) + 0.4 * torch.ones(5, 5).tril(-1)
         lambda width: WrappedNormal(on(PRODUCT, 5), width, PRODUCT),
         lambda width: WrappedNormal(on(PRODUCT, 5, 1500), manifold=PRODUCT, scale_tril=width * COUPLED),
         lambda width: VonMisesFisher(on(SPHERE, 3), 2.0 / width**2),
-        lambda width: PowerSpherical(on(SPHERE, 2), 2.0 / width**2),
+        pytest.param(lambda width: PowerSpherical(on(SPHERE, 2), 2.0 / width**2), marks=pytest.mark.slow),
     ],
     ids=["isotropic", "diagonal", "product", "coupled", "fisher", "power"],
 )

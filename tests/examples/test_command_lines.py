@@ -36,6 +36,7 @@ PROGRAMS = {
     "curvature_of_data": "",
     "network_geometry": "",
     "densities": "",
+    "distance_map": "",
     "inference_swaps": "",
     "experiments.single_cell": "",
     "experiments.storms": "",

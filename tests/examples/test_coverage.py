@@ -20,6 +20,7 @@ TESTED_IN = {
     "conv_vae": "test_other_examples.py",
     "curvature_of_data": "test_curvature_of_data.py",
     "densities": "test_drawing_examples.py",
+    "distance_map": "test_distance_map.py",
     "inference_swaps": "test_inference_swaps.py",
     "leaf_regions": "test_leaf_regions.py",
     "network_geometry": "test_network_geometry.py",

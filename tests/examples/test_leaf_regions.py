@@ -1,4 +1,4 @@
-"""``examples/leaf_regions.py``: places of leaves, their regions, and how often these hold the truth."""
+"""``examples/bayesian_tree.py`` and ``leaf_regions.py``: places of leaves, their regions, and what these hold."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from torch import Tensor
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.infer import save_checkpoint
+from pyro_hyperbolic.infer import load_checkpoint, save_checkpoint
 from tests.helpers import same
 
+TINY = "--chains 2 --warmup 20 --num-samples 8 --seed 3"
 BALL = PoincareBall(1.0)
 
 
@@ -45,8 +46,23 @@ def test_runs(
     refusal: Callable[..., str],
 ) -> None:
     tree = load_example("bayesian_tree")
-    tree.main([*["--chains", "2", "--warmup", "20", "--num-samples", "8", "--output-dir"], str(tmp_path / "tree")])
-    posterior = ["--posterior", str(tmp_path / "tree" / "posterior.pt"), "--output-dir", str(tmp_path / "regions")]
+    folder = tmp_path / "tree"
+    result = tree.main([*TINY.split(), "--output-dir", str(folder)])
+    files = ["embedding.png", "metrics.json", "posterior.pt"]
+    assert sorted(path.name for path in folder.iterdir()) == files
+    assert all((folder / name).stat().st_size > 500 for name in files)
+    assert json.loads((folder / "metrics.json").read_text())["length"] == result["length"]
+    found = load_checkpoint(folder / "posterior.pt")["state"]
+    assert found["points"].shape == (16, 14, 2)
+    assert found["points"][:, 0].abs().max() == 0
+    assert found["length"].mean().item() == pytest.approx(result["length"][0])
+    # The chains begin around a good fit: no arrangement of fourteen nodes by chance explains the distances so well.
+    assert result["noise"][0] < 0.6
+    printed = capsys.readouterr().out
+    assert "z: 13 points of PoincareBall, orientation free" in printed
+    assert "c, deterministic" in printed
+
+    posterior = ["--posterior", str(folder / "posterior.pt"), "--output-dir", str(tmp_path / "regions")]
     result = example.main([*posterior, "--observed", "5"])
     files = ["calibration.png", "latent.html", "metrics.json", "regions.png"]
     assert sorted(path.name for path in (tmp_path / "regions").iterdir()) == files

@@ -30,15 +30,11 @@ ROW = {"epoch", "train_loss", "test_loss", "test_reconstruction", "test_kl", "se
 
 # Each choice of each option occurs at least once.
 RUNS = [
-    "--loss trace --prior wrapped --posterior wrapped --gyroplanes 20",
     "--loss meanfield --prior riemannian --posterior wrapped --decoder logmap",
-    "--loss iwae --particles 3 --prior wrapped --posterior riemannian --fast",
-    "--loss trace --prior riemannian --posterior riemannian --curvature 0.7 --space h2",
-    "--curvature learn --decoder mobius --space p3",
-    "--space e2 --posterior-scale diagonal",
-    "--space e1 --loss meanfield",
+    "--loss iwae --particles 3 --prior wrapped --posterior riemannian --curvature 0.7 --gyroplanes 20 --space h2",
+    "--loss trace --curvature learn --decoder mobius --space p3 --iwae-samples 0",
+    "--space e2 --posterior-scale diagonal --decoder mlp",
     "--space h2,s2,e1 --curvature learn --fast --iwae-samples 0",
-    "--decoder mlp --posterior-scale diagonal --iwae-samples 0",
 ]
 
 Run = Callable[..., dict[str, Any]]

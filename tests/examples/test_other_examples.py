@@ -35,7 +35,9 @@ RUNS = [
         ["components.png"],
     ),
     ("single_cell", "--hidden-dim 8 --num-epochs 2 --iwae-samples 2", ["disc.png", "embedding.npz", "latent.html"]),
-    ("storms", "--components 2 --warmup 20 --num-samples 8 --chains 2", ["storms.png"]),
+    pytest.param(
+        "storms", "--components 2 --warmup 20 --num-samples 8 --chains 2", ["storms.png"], marks=pytest.mark.slow
+    ),
 ]
 RECORDS = {"storms": "storms.json"}
 LOSSES = {"link_prediction": "losses", "single_cell": "loss"}

@@ -55,7 +55,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, example: ModuleType, name: str, 
 @pytest.mark.parametrize(
     "options",
     [
-        "",
+        pytest.param("", marks=pytest.mark.slow),
         pytest.param("--prior riemannian --posterior riemannian --curvature 0.3", marks=pytest.mark.slow),
         "--iwae-samples 0 --gplvm-steps 0",
     ],

@@ -105,7 +105,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {key: run["metrics"] for key, run in store.records("table1").items()}
 
 
-@pytest.mark.parametrize("stop", [1, 2])
+@pytest.mark.parametrize("stop", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_interrupted_group_goes_on_where_it_was(
     whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:

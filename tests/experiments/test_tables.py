@@ -27,6 +27,7 @@ from experiments.table1 import NEARLY_FLAT
 from experiments.table2 import DIMENSIONS, FAR
 from pyro_hyperbolic import datasets
 from pyro_hyperbolic.nn import GyroplaneLinear
+from pyro_hyperbolic.ops.special import unit
 from tests.experiments.conftest import TINY
 
 pytestmark = pytest.mark.usefixtures("coarse_pictures")
@@ -38,8 +39,10 @@ PATTERNS = {
     "ablation": ["*, d=2"],
     "mixed": ["mnist, e6", "mnist, h2,s2,e2 c learned", "branching, u2,u2,u2 k=*", "phylogenetic, u5*"],
     "choices": ["euclidean, lr=0.0005, d=2", "c=1.4, gain=1, *, lr=0.0005, d=2"],
+    "distances": ["karate*"],
     "cells": ["paul15, euclidean", "branching, c=1"],
     "networks": ["florentine, e2, *"],
+    "earth": ["fire", "flood"],
 }
 
 
@@ -49,7 +52,7 @@ sweep_module = sys.modules["experiments.sweep"]  # whose name the function of th
 
 
 # Two kinds of data; test_sweep trains on the third, and test_pages has a report of each.
-QUICK = {"table1", "table4"}
+QUICK = {"table4"}
 
 
 @pytest.mark.usefixtures("bundled")
@@ -58,6 +61,7 @@ QUICK = {"table1", "table4"}
 )
 def test_from_data_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(datasets, "graph", lambda name: KARATE)
+    monkeypatch.setattr("experiments.earth.places", lambda name: unit(torch.randn(60, 3, dtype=torch.float64)))
     experiment, store = TINY[name], RunStore(tmp_path)
     sweep(experiment, store, patterns=PATTERNS[name])
     runs = store.records(name).values()

@@ -209,3 +209,12 @@ def test_evaluation_of_an_ensemble_agrees_with_its_members() -> None:
         own, own_errors = log_marginal_likelihood(member.model, member.guide, x, num_samples=4000, standard_error=True)
         spread = (errors[i].square() + own_errors.square()).sqrt()
         assert bool(((estimates[i] - own).abs() < 6 * spread + 1e-3).all())
+
+
+def test_a_compiled_estimate_of_data_that_are_no_multiple_of_a_chunk() -> None:
+    net, x = vae(), batches(11)[0]
+    (plain, error), (compiled, other) = (
+        log_marginal_likelihood(net.model, net.guide, x, num_samples=3000, standard_error=True, **options)
+        for options in ({}, {"compile": True, "chunk": 4 * 3000})
+    )
+    assert bool(((plain - compiled).abs() < 6 * (error.square() + other.square()).sqrt() + 1e-3).all())

@@ -186,9 +186,11 @@ def test_renyi_bound_is_that_of_the_grid(alpha):
 
 WIDE = {"init_scale": 0.5}
 GUIDES = [
-    pytest.param(partial(AutoNormal, **WIDE), "gaussian diagonal", id="AutoNormal"),
+    pytest.param(partial(AutoNormal, **WIDE), "gaussian diagonal", id="AutoNormal", marks=slow),
     pytest.param(partial(AutoMultivariateNormal, **WIDE), "gaussian", id="AutoMultivariateNormal"),
-    pytest.param(partial(AutoLowRankMultivariateNormal, **WIDE), "gaussian", id="AutoLowRankMultivariateNormal"),
+    pytest.param(
+        partial(AutoLowRankMultivariateNormal, **WIDE), "gaussian", id="AutoLowRankMultivariateNormal", marks=slow
+    ),
     pytest.param(partial(AutoIAFNormal, hidden_dim=[8]), "gaussian", id="AutoIAFNormal"),
     pytest.param(partial(AutoWrappedNormal, **WIDE), "wrapped diagonal", id="AutoWrappedNormal"),
     pytest.param(partial(AutoDiagonalNormal, **WIDE), "gaussian diagonal", id="AutoDiagonalNormal", marks=slow),

@@ -280,8 +280,11 @@ class TestOutputBias:
 
 
 BAD_ARGUMENTS = {
-    "prior": ({"prior": "cauchy"}, r"prior must be one of \['riemannian', 'wrapped'\], got 'cauchy'"),
-    "posterior": ({"posterior": "cauchy"}, r"posterior must be one of \['riemannian', 'wrapped'\], got 'cauchy'"),
+    "prior": ({"prior": "cauchy"}, r"prior must be one of \['flow', 'riemannian', 'wrapped'\], got 'cauchy'"),
+    "posterior": (
+        {"posterior": "cauchy"},
+        r"posterior must be one of \['flow', 'riemannian', 'wrapped'\], got 'cauchy'",
+    ),
     "decoder": ({"decoder": "spline"}, r"decoder must be one of .*, got 'spline'"),
     "likelihood": ({"likelihood": "cauchy"}, r"likelihood must be one of \['bernoulli', .*\], got 'cauchy'"),
     "posterior_scale": ({"posterior_scale": "full"}, r"posterior_scale must be one of .*, got 'full'"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import pyro
 import pyro.poutine as poutine
@@ -15,12 +18,13 @@ from pyro.distributions.util import scale_and_mask
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
+from torch.distributions import constraints
 from tqdm.auto import tqdm
 
 from pyro_hyperbolic.accelerate.programs.arguments import length, narrowed, signature, split_tensors
 from pyro_hyperbolic.accelerate.programs.checks import checked_run
 from pyro_hyperbolic.accelerate.programs.compiled import compile_function
-from pyro_hyperbolic.accelerate.programs.functional import Found, Program
+from pyro_hyperbolic.accelerate.programs.functional import Found, Parameters, Program, Site
 from pyro_hyperbolic.accelerate.programs.isolation import isolated
 from pyro_hyperbolic.ops.checks import checked_integer
 
@@ -35,12 +39,70 @@ _MOST_ON_GPU = 1 << 19
 _MEASURED = 1024
 
 Weights = Callable[[list[Tensor], int], Tensor]  # log-weights of data, by so many samples
-Compiled = dict[int, Callable[[list[Tensor]], Tensor]]  # the same by the number of samples
+Sums = Callable[[list[Tensor], int], tuple[Tensor, Tensor]]  # logarithms of the sums of these and of their squares
+
+
+@dataclass
+class Compiled:
+    """What is compiled for data of one form, by the numbers of data and of samples.
+
+    :ivar cost: bytes that a datum with a sample takes, where they were measured.
+    """
+
+    functions: dict[tuple[int, int], Callable[[list[Tensor]], tuple[Tensor, ...]]] = field(default_factory=dict)
+    cost: float | None = None
+
+    def sums(self, weights: Weights, batch: list[Tensor], count: int) -> Sums:
+        """Compiled for so many samples of so many data; of fewer samples they are of the first ones."""
+
+        def compute(own: list[Tensor]) -> tuple[Tensor, ...]:
+            found = weights(own, count)
+            return found, *_log_sums(found)
+
+        key = length((batch,), {}), count
+        if key not in self.functions:
+            self.functions[key] = compile_function(compute, batch, forward=True)
+        function = self.functions[key]
+
+        def run(own: list[Tensor], own_count: int) -> tuple[Tensor, Tensor]:
+            found, log_sum, log_square_sum = function(own)
+            return (log_sum, log_square_sum) if own_count == count else _log_sums(found[:own_count])
+
+        return run
+
 
 # What is compiled, with the tensors that it holds, by all else that it depends on; what was last used is at the end.
 Kept = OrderedDict[Any, tuple[list[Tensor], Compiled]]
-# That of programs that live, by the modules of the model and of the guide.
-_KEPT: WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, Kept]] = WeakKeyDictionary()
+
+
+class _Met:
+    """What a run of programs has met, without keeping them alive."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        # Without the constraints, which may hold what belongs to the programs.
+        self._sites: dict[str, Site] = {name: (leaf, constraints.real) for name, (leaf, _) in parameters.sites.items()}
+        self._roots = [ref(root) for root in parameters.roots]
+        self._written = parameters.surroundings.written
+
+    def parameters(self, programs: tuple[Program, Program]) -> Parameters | None:
+        """Those that the programs would find now, if that can be told without running them."""
+        roots = [root for reference in self._roots if (root := reference()) is not None]
+        parameters = Parameters(self._sites, roots, programs)
+        parameters.surroundings.written = self._written
+        return parameters if len(roots) == len(self._roots) and parameters.are_current() else None
+
+
+@dataclass
+class _Pair:
+    """What is kept of a pair of programs: what is compiled, and what was met with arguments of each kind."""
+
+    kept: Kept = field(default_factory=OrderedDict)
+    met: OrderedDict[Any, _Met] = field(default_factory=OrderedDict)
+
+
+# Of pairs that live, by the modules or functions that the model and the guide are or belong to.
+_KEPT: WeakKeyDictionary[Any, WeakKeyDictionary[Any, _Pair]] = WeakKeyDictionary()
+_OWNERS = (nn.Module, FunctionType, functools.partial)
 _MOST_KEPT = 8
 # Arguments that cannot change unseen.
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
@@ -92,10 +154,12 @@ def log_marginal_likelihood(
         gives other random numbers, so give one where a result has to be repeated on another machine.
     :param standard_error: also return the standard error of each estimate, by the delta method.
     :param progress: show a progress bar.
-    :param compile: compile the programs for the shape of a full chunk; worth its while on a GPU. Methods of a module,
-        and modules, are compiled once for every shape of the arguments and kept as long as the module lives; they are
-        read again where an attribute, a parameter or the mode of a module has changed, but not where a global variable
-        has. Other programs are read again by every call.
+    :param compile: compile the programs for one number of data and one of samples; worth its while on a GPU. Where the
+        data are no multiple of it, the last part begins within the part before. Functions, modules and methods of
+        modules are compiled once for every shape of the arguments and kept as long as they live; they are read again
+        where a parameter has been replaced or :class:`what they can read
+        <pyro_hyperbolic.accelerate.programs.surroundings.Surroundings>` has changed. Other programs are read again by
+        every call. Compiled code checks nothing: where Pyro validates, the first data are run uncompiled too.
     :returns: estimates ``(N,)`` in float64; with ``standard_error`` a pair of such tensors.
     """
     check_arguments(args)
@@ -107,7 +171,7 @@ def log_marginal_likelihood(
             return log_weights(model, guide, own_args, own_kwargs, count)
 
     def kept(batch: list[Tensor]) -> Compiled:
-        if is_validation_enabled():  # compiled code checks nothing
+        if is_validation_enabled():
             with isolated():
                 weights(batch, 1)
         return _kept(model, guide, *rebuild(batch))
@@ -138,68 +202,85 @@ def iwae_estimates(
 ) -> Any:
     """Accumulate log-weights ``(count, ..., N)`` over chunks; the other arguments are those of the function above.
 
-    :param compiled: what gives the weights that are compiled already for such inputs, to which others are added.
+    :param compiled: what gives the weights that are compiled already for data like some, to which others are added.
     :param members: for how many models ``weights`` are at once; ``chunk`` counts each of them.
     """
     size = length((inputs,), {})
     num_samples = checked_integer("num_samples", num_samples, least=1)
-    is_chosen = chunk is None
-    chunk = (
-        _chosen_chunk(weights, inputs, num_samples, members)
-        if chunk is None
-        else checked_integer("chunk", chunk, least=1)
-    )
-    pairs = max(1, chunk // members)
-    start, results, full = 0, [], None
+    asked = None if chunk is None else checked_integer("chunk", chunk, least=1)
+    # As many data as the chunk of a CPU would hold: some programs want the whole of a small set.
+    ((first,), _) = narrowed((inputs,), {}, 0, max(1, (asked or _CHUNK) // members // num_samples))
+    kept = None if compiled is None else compiled(first)
+    pairs = max(1, (asked or _chosen_chunk(weights, first, num_samples, kept)) // members)
+
+    def sums(batch: list[Tensor], count: int) -> tuple[Tensor, Tensor]:
+        return _log_sums(weights(batch, count))
+
+    start, results = 0, []
     with tqdm(total=size, desc=f"IWAE-{num_samples}", disable=None if progress else True, unit=" data") as bar:
         while start < size:
-            here = min(max(1, pairs // num_samples), size - start)
+            # Compiled code is of one shape: the last data are evaluated with some before them.
+            here = min(max(1, pairs // num_samples), size - start if kept is None else size)
             most = min(num_samples, max(1, pairs // here))
-            ((batch,), _) = narrowed((inputs,), {}, start, start + here)
+            if kept is not None:
+                most = math.ceil(num_samples / math.ceil(num_samples / most))  # in parts of one size
+            begin = min(start, size - here)
+            ((batch,), _) = narrowed((inputs,), {}, begin, begin + here)
             before = _random_states(batch[0].device)
+            found: tuple[Tensor, Tensor] | None
             try:
-                if compiled is not None and full is None:
-                    full = here, _compiled_for(compiled(batch), weights, batch, most)
-                run = full[1] if full is not None and full[0] == here else weights
-                results.append(_estimate(run, batch, num_samples, most))
-            except torch.OutOfMemoryError:
-                if not is_chosen or pairs == 1:
-                    raise
-                here = 0  # try again below, where the error no longer keeps the tensors of the run
-            if not here:
-                pairs, full = pairs // 2, None
+                run = sums if kept is None else kept.sums(weights, batch, most)
+                found = _estimate(run, batch, num_samples, most)
+            except torch.OutOfMemoryError as error:
+                if asked is not None or pairs == 1:
+                    remedy = "one pair of a datum and a sample is too many" if pairs == 1 else "pass a smaller chunk"
+                    own = asked or pairs * members
+                    raise torch.OutOfMemoryError(f"memory ended with chunk={own}: {remedy}.") from error
+                found = None  # try again below, where the error no longer keeps the tensors of the run
+            if found is None:
+                pairs //= 2
                 _set_random_states(batch[0].device, before)
-            start += here
-            bar.update(here)
-    estimates, errors = (torch.cat(found, -1) for found in zip(*results, strict=True))
+                continue
+            results.append([t[..., start - begin :] for t in found])
+            bar.update(begin + here - start)
+            start = begin + here
+    estimates, errors = (torch.cat(parts, -1) for parts in zip(*results, strict=True))
     return (estimates, errors) if standard_error else estimates
 
 
-def _estimate(run: Weights, batch: list[Tensor], num_samples: int, most: int) -> tuple[Tensor, Tensor]:
+def _estimate(run: Sums, batch: list[Tensor], num_samples: int, most: int) -> tuple[Tensor, Tensor]:
     """The estimates of some data and their standard errors, from at most so many samples at a time."""
-    log_sum = log_square_sum = torch.tensor(-math.inf, dtype=torch.float64, device=batch[0].device)
-    for count in _pieces(num_samples, most):
-        piece = run(batch, count).double()
-        log_sum = torch.logaddexp(log_sum, piece.logsumexp(0))
-        log_square_sum = torch.logaddexp(log_square_sum, (2 * piece).logsumexp(0))
+    parts = [run(batch, count) for count in _pieces(num_samples, most)]
+    log_sum, log_square_sum = (functools.reduce(torch.logaddexp, part) for part in zip(*parts, strict=True))
     # Var(log mean w) ~ Var(w) / (K E[w]^2) = sum(w^2)/sum(w)^2 - 1/K.
     relative = (log_square_sum - 2 * log_sum).exp() - 1 / num_samples
     return log_sum - math.log(num_samples), relative.clamp(min=0).sqrt()
 
 
-def _chosen_chunk(weights: Weights, inputs: list[Tensor], num_samples: int, members: int) -> int:
-    """Pairs, of each member, that half of the free memory holds."""
-    device = inputs[0].device
+def _log_sums(log_weights: Tensor) -> tuple[Tensor, Tensor]:
+    wide = log_weights.double()
+    return wide.logsumexp(0), (2 * wide).logsumexp(0)
+
+
+def _chosen_chunk(weights: Weights, first: list[Tensor], num_samples: int, kept: Compiled | None) -> int:
+    """Pairs, each member's counted, that half of the free memory holds."""
+    device = first[0].device
     if device.type != "cuda":
         return _CHUNK
-    # Few samples, but all data that the chunk of a CPU would hold: some programs want the whole of a small set.
-    width = max(1, _CHUNK // members // num_samples)
-    ((batch,), _) = narrowed((inputs,), {}, 0, width)
-    before = _allocations(device)
-    with isolated():
-        measured = weights(batch, min(num_samples, max(1, _MEASURED // width)))
-    # All that was allocated, freed again or not: no less than what is held at a time.
-    cost = max(1, _allocations(device) - before) / measured.numel()
+    cost = None if kept is None else kept.cost
+    if cost is None:
+        width = length((first,), {})
+        count = min(num_samples, max(1, _MEASURED // width))
+        before = _allocations(device)
+        try:
+            with isolated():
+                pairs = weights(first, count).numel()
+        except torch.OutOfMemoryError:
+            return max(1, width * count // 2)
+        # All that was allocated, freed again or not: no less than what is held at a time.
+        cost = max(1, _allocations(device) - before) / pairs
+        if kept is not None:
+            kept.cost = cost
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     # A power of two, so that another call is likely to find its program compiled.
     return 1 << min(_MOST_ON_GPU, max(1, int(free / 2 / cost))).bit_length() - 1
@@ -220,47 +301,59 @@ def _set_random_states(device: torch.device, states: list[Tensor]) -> None:
         torch.cuda.set_rng_state(states[1], device)
 
 
-def _compiled_for(compiled: Compiled, weights: Weights, batch: list[Tensor], count: int) -> Weights:
-    """The weights, compiled for this number of samples of data like these."""
-    if count not in compiled:
-        compiled[count] = compile_function(lambda own: weights(own, count), batch)
-    function = compiled[count]
-    return lambda own, own_count: function(own) if own_count == count else weights(own, own_count)
-
-
 def _kept(model: Program, guide: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
-    """What earlier calls with such arguments have compiled, if nothing has changed of what compiled code holds."""
-    owners: list[Any] = [getattr(program, "__self__", program) for program in (model, guide)]
+    """What earlier calls with such data have compiled, if nothing has changed of what compiled code holds."""
+    programs = model, guide
+    owners: list[Any] = [getattr(program, "__self__", program) for program in programs]
     inputs = split_tensors(args, kwargs)[0]
     try:
-        form, values = signature(args, kwargs)
+        form, values = signature(*narrowed(args, kwargs, 0, 1))
     except ValueError:  # an argument that cannot be compared
-        return {}
+        return Compiled()
     plain = all(isinstance(x, (*_PLAIN, tuple)) for x in values)
-    if not plain or not all(isinstance(owner, nn.Module) for owner in owners):
-        return {}
+    if not plain or not all(isinstance(owner, _OWNERS) for owner in owners):
+        return Compiled()
+    methods = tuple([getattr(program, "__func__", None) for program in programs])
+    settings = torch.get_default_dtype(), torch.is_autocast_enabled(), torch.is_autocast_enabled("cpu")
+    front = methods, form, values, tuple([t.device for t in inputs]), settings
+    pair = _KEPT.setdefault(owners[0], WeakKeyDictionary()).setdefault(owners[1], _Pair())
+    met = pair.met.pop(front, None)
+    parameters = None if met is None else met.parameters(programs)
+    if met is not None and parameters is not None:
+        key, tensors = _key_and_tensors(front, parameters)
+        if key in pair.kept:
+            pair.met[front] = met
+            return kept_for(pair.kept, key, tensors)
     with isolated(), Found(model, guide, undo=True) as found:
         log_weights(model, guide, args, kwargs, 1)
     parameters = found.parameters
+    with isolated(), parameters.kept_buffers():
+        parameters.surroundings.ignore_written(lambda: log_weights(model, guide, args, kwargs, 1))
+    pair.met[front] = _Met(parameters)
+    _forget_first(pair.met)
+    return kept_for(pair.kept, *_key_and_tensors(front, parameters))
+
+
+def _key_and_tensors(front: Any, parameters: Parameters) -> tuple[Any, list[Tensor]]:
     # The store may hold other parameters than a module, which runs with its own.
     own = [t for module in parameters.modules for t in module.parameters(recurse=False)]
     tensors = [*parameters.tensors.values(), *own, *parameters.buffers.values()]
-    methods = tuple([getattr(program, "__func__", None) for program in (model, guide)])
-    devices = tuple([t.device for t in [*inputs, *tensors]])
-    settings = torch.get_default_dtype(), torch.is_autocast_enabled(), torch.is_autocast_enabled("cpu")
-    key = methods, form, values, parameters.surroundings.key(), devices, settings
-    return kept_for(_KEPT.setdefault(owners[0], WeakKeyDictionary()).setdefault(owners[1], OrderedDict()), key, tensors)
+    return (front, parameters.surroundings.key(), tuple([t.device for t in tensors])), tensors
 
 
 def kept_for(entries: Kept, key: Any, tensors: list[Tensor]) -> Compiled:
     """What is kept under a key, and nothing if that is of other tensors."""
-    known, compiled = entries.pop(key, ([], {}))
+    known, compiled = entries.pop(key, ([], Compiled()))
     if len(known) != len(tensors) or any(old is not new for old, new in zip(known, tensors, strict=True)):
-        compiled = {}
+        compiled = Compiled()
     entries[key] = tensors, compiled
+    _forget_first(entries)
+    return compiled
+
+
+def _forget_first(entries: OrderedDict[Any, Any]) -> None:
     if len(entries) > _MOST_KEPT:
         entries.popitem(last=False)
-    return compiled
 
 
 def _pieces(total: int, most: int) -> Iterator[int]:

@@ -15,7 +15,12 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate import private
-from pyro_hyperbolic.accelerate.programs.rewrites import lift_constants, order_by_depth, write_out_products
+from pyro_hyperbolic.accelerate.programs.rewrites import (
+    lift_constants,
+    order_by_depth,
+    write_out_products,
+    write_out_rounded,
+)
 from pyro_hyperbolic.accelerate.programs.warning import warn_user
 from pyro_hyperbolic.ops.nested import flatten, unflatten
 
@@ -39,7 +44,9 @@ _KNOWN: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
 _MOST_KNOWN = 64
 
 
-def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = False) -> CompiledGraph:
+def compile_function(
+    function: Callable[..., Any], *inputs: Any, tune: bool = False, forward: bool = False
+) -> CompiledGraph:
     """``function`` traced on these inputs and compiled; of one shape, with all its Python run once.
 
     Dynamo cannot read a Pyro program (its handlers are context managers); tracing runs it. What the compiler fails on
@@ -49,6 +56,7 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
     :param tune: on CUDA, time several kernels for every matrix product and take the fastest, and launch small kernels
         together. It pays where they are short, as those of one model are; products of an ensemble are best left to
         cuBLAS. Torch keeps the choices on disk.
+    :param forward: there are no derivatives in it, so that large float64 products need not be held.
     """
     leaves, spec = flatten(inputs)
     out_spec: Any = None
@@ -64,7 +72,7 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
     if private.is_made("trace order"):
         order_by_depth(graph)
     is_tuned = tune and private.is_made("tuning") and any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
-    return CompiledGraph(graph, out_spec, _TUNED if is_tuned else {})
+    return CompiledGraph(graph, out_spec, _TUNED if is_tuned else {}, forward)
 
 
 class CompiledGraph:
@@ -75,9 +83,11 @@ class CompiledGraph:
     for products of another precision.
     """
 
-    def __init__(self, graph: torch.fx.GraphModule, out_spec: Any, options: dict[str, Any]) -> None:
+    def __init__(
+        self, graph: torch.fx.GraphModule, out_spec: Any, options: dict[str, Any], forward: bool = False
+    ) -> None:
         self._constants = lift_constants(graph)
-        self._graph, self._out_spec, self._options = graph, out_spec, options
+        self._graph, self._out_spec, self._options, self._forward = graph, out_spec, options, forward
         self._runs: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *inputs: Any) -> Any:
@@ -121,6 +131,8 @@ class CompiledGraph:
         is_double = any(isinstance(t, Tensor) and t.dim() and t.dtype == torch.float64 for t in leaves)
         if options and not is_double and private.is_made("small products"):
             write_out_products(graph)  # of geometry: float64 in a program of float32
+        if self._forward and private.is_made("small products"):
+            write_out_rounded(graph)
         return private.compile_graph(graph, leaves, (_USUAL if is_cuda else _USUAL_ON_CPU) | options)
 
     def _run_uncompiled(self, forms: Any, leaves: tuple[Any, ...], error: Exception) -> Any:
@@ -137,7 +149,7 @@ class CompiledGraph:
 
     def _key(self, forms: Any) -> Any:
         """All that compiled code depends on: the program with its numbers, the forms of its inputs, the compiler."""
-        return self._graph.code, forms, private.compiler_state(), tuple(self._options)
+        return self._graph.code, forms, private.compiler_state(), tuple(self._options), self._forward
 
 
 def _forms(leaves: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -12,6 +12,8 @@ from pyro_hyperbolic.accelerate.private import mutates
 # Columns of a product that is thin, and products of numbers in one that is small.
 _FEW = 32
 _FEW_TERMS = 1 << 22
+_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
+_VIEWS = frozenset({f"aten.{name}.default" for name in ("view", "_unsafe_view", "permute", "unsqueeze", "expand")})
 
 
 def lift_constants(graph: torch.fx.GraphModule) -> list[Tensor]:
@@ -65,8 +67,7 @@ def write_out_products(graph: torch.fx.GraphModule) -> None:
     their gradients. They take no time by themselves, but as calls of cuBLAS they are kernels of their own, which write
     float64 that others round. As sums they become part of those others. Large ones are best left to cuBLAS.
     """
-    products = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
-    for node in [node for node in graph.graph.nodes if node.target in products]:
+    for node in [node for node in graph.graph.nodes if node.target in _PRODUCTS]:
         value, (left, right) = node.meta["val"], node.args
         terms = left.meta["val"].shape[-1]
         is_thin = min(*value.shape[-2:], terms) <= _FEW and value.numel() * terms <= _FEW_TERMS
@@ -80,6 +81,29 @@ def write_out_products(graph: torch.fx.GraphModule) -> None:
         node.replace_all_uses_with(sum_)
         graph.graph.erase_node(node)
     graph.recompile()
+
+
+def write_out_rounded(graph: torch.fx.GraphModule) -> None:
+    """Write float64 products of few terms, on CUDA and of any size, as sums where all that reads them rounds them.
+
+    In an evaluation of many points the product is the largest tensor of all, and a kernel that takes the sum writes no
+    more than the rounded one. With gradients more than one kernel reads it, and large ones are left to cuBLAS.
+    """
+    for node in [node for node in graph.graph.nodes if node.target in _PRODUCTS]:
+        value, (left, right) = node.meta["val"], node.args
+        terms = left.meta["val"].shape[-1]
+        if terms <= _FEW and value.dtype == torch.float64 and value.device.type == "cuda" and _is_rounded(node):
+            with graph.graph.inserting_before(node):
+                node.replace_all_uses_with(_sum_of_columns(graph.graph, left, right, terms))
+            graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def _is_rounded(node: torch.fx.Node) -> bool:
+    return all(
+        _is_rounded(user) if str(user.target) in _VIEWS else user.meta["val"].dtype == torch.float32
+        for user in node.users
+    )
 
 
 def _sum_of_columns(graph: torch.fx.Graph, left: Any, right: Any, terms: int) -> Any:

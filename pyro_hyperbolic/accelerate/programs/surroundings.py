@@ -54,11 +54,12 @@ class Surroundings:
     As long as nothing has changed, which is found without a loop in Python, the last key is returned.
 
     :param roots: the programs and their modules.
+    :ivar written: what is left out of the key, because the programs write it.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:
         self._roots = list(roots)
-        self._written: set[Place] = set()
+        self.written: set[Place] = set()
         self._last: _Walk | None = None
         self._changed: list[str] = []
 
@@ -67,7 +68,7 @@ class Surroundings:
         last = self._last
         if last is not None and last.is_current():
             return last.key
-        self._last = walk = _Walk(self._roots, self._written)
+        self._last = walk = _Walk(self._roots, self.written)
         if last is not None and last.key != walk.key:
             self._changed = [entry[0] for place, entry in walk.named.items() if last.named.get(place) != entry]
         return walk.key
@@ -94,8 +95,8 @@ class Surroundings:
         result = run()
         after = _Walk(self._roots, set()).parts
         written = {place for place, part in after.items() if before.get(place) != part}
-        if not written <= self._written:
-            self._written |= written
+        if not written <= self.written:
+            self.written |= written
             self._last = None
         return result
 

@@ -25,6 +25,7 @@ from pyro_hyperbolic.accelerate.bounds.tensor_elbo import TensorLoss, tensor_los
 from pyro_hyperbolic.accelerate.programs.arguments import (
     as_arguments,
     check_members,
+    narrowed,
     of_member,
     signature,
     split_tensors,
@@ -229,7 +230,7 @@ class EnsembleSVI:
 
         def kept(batch: list[Tensor]) -> Compiled:
             own_args, own_kwargs = rebuild(batch)
-            return kept_for(self._weights, self._key(own_args, own_kwargs, shared), tensors)
+            return kept_for(self._weights, self._key(*narrowed(own_args, own_kwargs, 0, 1), shared), tensors)
 
         return iwae_estimates(
             weights, rows, num_samples, chunk, standard_error, progress, kept if compile else None, len(self)

@@ -1,4 +1,4 @@
-"""Captured CUDA graphs of whole training steps."""
+"""Captured CUDA graphs of whole training steps, and of functions of tensors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.accelerate.programs.arguments import split_tensors
 from pyro_hyperbolic.accelerate.programs.compiled import explained
+from pyro_hyperbolic.ops.nested import map_tensors
 
 
 class CapturedStep:
@@ -29,7 +30,7 @@ class CapturedStep:
 
     def __init__(
         self,
-        step: Callable[..., Tensor],
+        step: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         state: list[Tensor],
@@ -39,7 +40,8 @@ class CapturedStep:
         given, rebuild = split_tensors(args, kwargs)
         # On the device also where the given ones are not: the graph would keep what is read on the host, a 0-dim weight
         # for example. Of what must stay on the host, such as the lengths of packed sequences, torch then complains.
-        self._inputs = [t.to(state[0].device, copy=True) for t in given]
+        device = (state or given)[0].device
+        self._inputs = [t.to(device, copy=True) for t in given]
         own_args, own_kwargs = rebuild(self._inputs)
         kept = [t.detach().clone() for t in state]
         rng = torch.cuda.get_rng_state()
@@ -54,7 +56,7 @@ class CapturedStep:
         spare = generator.clone_state()
         try:
             with _no_collection(), torch.cuda.graph(self._graph):
-                self._loss = step(*own_args, **own_kwargs)
+                self._out = step(*own_args, **own_kwargs)
         except Exception:
             # The generator would go on waiting for the end of the capture, and refuse every other draw.
             generator.graphsafe_set_state(spare)
@@ -66,11 +68,34 @@ class CapturedStep:
             torch.cuda.set_rng_state(rng)
         self._kept = finish()
 
-    def replay(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def replay(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for own, given in zip(self._inputs, split_tensors(args, kwargs)[0], strict=True):
             own.copy_(given, non_blocking=True)
         self._graph.replay()
-        return self._loss.clone()
+        return map_tensors(Tensor.clone, self._out)
+
+
+class Captured:
+    """A function of tensors of fixed shapes: on CUDA captured by its first call, and replayed from then on.
+
+    Tensors that it uses beside its arguments may change in place. What cannot be captured is called each time.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._step: CapturedStep | None = None
+        self._fails = False
+
+    def __call__(self, *args: Any) -> Any:
+        if self._fails or not args[0].is_cuda:
+            return self._function(*args)
+        if self._step is None:
+            try:
+                self._step = CapturedStep(self._function, args, {}, [])
+            except RuntimeError:
+                self._fails = True
+                return self._function(*args)
+        return self._step.replay(args, {})
 
 
 @contextlib.contextmanager

@@ -35,8 +35,8 @@ class Block:
     :ivar names: of the sites.
     :ivar columns: where their numbers are in a vector, ``(N, d)``.
     :ivar rows: of ``columns``, by site.
-    :ivar reference: ``(G, N, d)``, where ``G`` is the number of sites.
-    :ivar weight: ``(G,)``.
+    :ivar reference: ``(G, N, d)``, where ``G`` is the number of sites. It changes in place, for captured functions.
+    :ivar weight: ``(G,)``, likewise.
     :ivar free: the groups of sites that turn together.
     """
 
@@ -59,7 +59,8 @@ class Block:
 
     def hold(self, energy: Callable[[Tensor], Tensor], vectors: Tensor, best: Tensor) -> None:
         """Find what turns freely at vectors ``(P, D)``, and hold it as it lies in ``best`` ``(D,)``."""
-        self.weight, self.free = torch.zeros_like(self.weight), []
+        self.weight.zero_()
+        self.free = []
         together = slice(0, len(self.columns))
         if self._is_free(energy, vectors, together):
             self._hold(0, together, self.names, best)
@@ -72,7 +73,6 @@ class Block:
         points = best[self.columns[rows]]
         # The longest axis first: the first one decides how much noise the orientation has.
         reference = points @ torch.linalg.svd(points, full_matrices=False).Vh.mT
-        self.reference, self.weight = self.reference.clone(), self.weight.clone()
         self.reference[number] = 0.0
         self.reference[number, rows] = reference / reference.square().mean().sqrt()
         self.weight[number] = KAPPA

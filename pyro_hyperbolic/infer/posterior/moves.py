@@ -32,12 +32,15 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate.hmc import Gradients, State
+from pyro_hyperbolic.accelerate.trainers.graphs import Captured
 from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Manifold
+from pyro_hyperbolic.infer.posterior.sets import Sets
 
 _NEIGHBOURS = 4
 _NEW = 0.2  # the share of sets that are chosen without regard to what was learned
 # The moves, and how often each is tried between two trajectories: those that are rarely accepted more often.
 MOVES = {"shift": 4, "exchange": 8, "mirror": 8, "two mirrors": 8}
+_MIRRORS = {"mirror": 1, "two mirrors": 2}
 
 
 @dataclass
@@ -47,39 +50,34 @@ class Points:
     :ivar site: its name.
     :ivar factor: the number of the factor.
     :ivar columns: where their numbers are in a vector, ``(N, d)``.
-    :ivar order: ``(N, N)``, for each point all of them by their distances from it, in some fit. That the choice of
-        points does not depend on the state makes mirroring them symmetric.
+    :ivar distances: of all of them ``(N, N)`` in some fit. That the choice of points does not depend on the state makes
+        mirroring them symmetric.
     :ivar radius: how far they are from the origin in that fit.
     """
 
     site: str
     factor: int
     columns: Tensor
-    order: Tensor
+    distances: Tensor
     radius: float
 
     def __post_init__(self) -> None:
-        self._rank = self.order.argsort(-1)
-        sizes = torch.arange(1, max(2, len(self.order) // 2 + 1), device=self.order.device)
-        # Sets of points by one of them and their number, those of twice as many half as often at first.
-        self._first = (1 / sizes).repeat(len(self.order)) / len(self.order) / (1 / sizes).sum()
-        self._sets = torch.cartesian_prod(torch.arange(len(self.order), device=self.order.device), sizes)
-        self.weights = self._first
-        self._tried, self._taken = torch.zeros_like(self._first), torch.zeros_like(self._first)
-        self._last: list[Tensor] = []
-        self._ahead: list[tuple[Tensor, ...]] = []
+        self._rank = self.distances.argsort(-1).argsort(-1)
+        self._sets = Sets.of(self.distances)
+        self.weights = self._sets.weights
+        self._tried, self._taken = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
+        self.known: dict[str, Captured] = {}  # the moves as functions
 
-    def note(self, accepted: Tensor) -> None:
-        """Remember which of the sets of the last move may go where they were sent."""
-        for sets in self._last:
-            self._tried.index_add_(0, sets, torch.ones_like(accepted, dtype=self._tried.dtype))
-            self._taken.index_add_(0, sets, accepted.to(self._taken.dtype))
+    def note(self, sets: Tensor, accepted: Tensor) -> None:
+        """Remember which sets, by their numbers, went where they were sent."""
+        self._tried.index_add_(0, sets.flatten(), torch.ones_like(accepted, dtype=self._tried.dtype).flatten())
+        self._taken.index_add_(0, sets.flatten(), accepted.to(self._taken.dtype).flatten())
 
     def learn(self) -> None:
         """Move the sets more often that went more often so far."""
         mean = self._taken.sum() / self._tried.sum().clamp(min=1)
         share = (self._taken + mean) / (self._tried + 1)
-        self.weights = _NEW * self._first + (1 - _NEW) * share / share.sum().clamp(min=1e-30)
+        self.weights = _NEW * self._sets.weights + (1 - _NEW) * share / share.sum().clamp(min=1e-30)
 
     def moved(self, vectors: Tensor, space: Manifold, move: str) -> tuple[Tensor, Tensor]:
         """Vectors ``(P, D)`` with some points elsewhere, and the logarithms of the volume that the move gains ``(P,)``.
@@ -87,13 +85,10 @@ class Points:
         :param space: with a curvature ``(P, 1)`` for each vector, or one for all. Spaces whose curvature is not
             constant know exchanges alone.
         """
-        here = self.places(vectors, space)
-        there, gain = self.propose(here, move)
+        here = Places.of(vectors[:, self.columns], *curvature(space, vectors))
+        _, moves, spans = self.mirrors(len(vectors), 1, move)
+        there, gain = self.propose(here, move, moves[0], spans[0])
         return self.put(vectors, there), gain
-
-    def places(self, vectors: Tensor, space: Manifold) -> Places:
-        """Where the points of vectors are."""
-        return Places.of(vectors[:, self.columns], space)
 
     def put(self, vectors: Tensor, places: Places) -> Tensor:
         """The vectors, with their points in other places."""
@@ -101,29 +96,31 @@ class Points:
         x[:, self.columns] = places.v
         return x
 
-    def propose(self, here: Places, move: str) -> tuple[Places, Tensor]:
-        """Other places, and the logarithms of the volume that the move gains."""
-        self._last = []
+    def propose(self, here: Places, move: str, moves: Tensor, spans: Tensor) -> tuple[Places, Tensor]:
+        """Other places, and the logarithms of the volume that the move gains.
+
+        :param moves: by mirror, the points that it moves, ``(M, P, N)``.
+        :param spans: by mirror, weights of points whose sums span it, ``(M, P, d, N)``.
+        """
         if move == "exchange" or here.x is None:
             there = dataclasses.replace(here, v=_exchanged(here.v))
             return (there if here.x is None else there.measured()), torch.zeros_like(here.v[:, 0, 0])
         x = here.x
         if move == "shift":
             return here.moved_to(here.shifted(self.radius), None)
-        some = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-        for _ in range(2 if move == "two mirrors" else 1):
-            if not self._ahead:
-                self.choose(len(x), 1)
-            sets, moves, spans = self._ahead.pop()
-            self._last.append(sets)
-            x = torch.where(moves.unsqueeze(-1), _image(x, spans, here.k), x)
-            some = some | moves
-        return here.moved_to(x, some)
+        for some, through in zip(moves, spans, strict=True):
+            x = torch.where(some.unsqueeze(-1), _image(x, through, here.k), x)
+        return here.moved_to(x, moves.any(0))
 
-    def choose(self, count: int, times: int) -> None:
-        """Choose the mirrors of the next moves of so many vectors: all at once, since no state has a say in it."""
-        chosen = self._chosen(count * times)
-        self._ahead = list(zip(*(part.split(count) for part in chosen), strict=True))
+    def mirrors(self, count: int, times: int, move: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Mirrors of the next moves of so many vectors: all at once, since no state has a say in it.
+
+        The numbers of their sets ``(T, M, P)``, and ``moves`` and ``spans`` of :meth:`propose` for each time.
+        """
+        each = _MIRRORS.get(move, 0)
+        chosen = self._chosen(count * times * each)
+        sets, moves, spans = (part.reshape(times, each, count, *part.shape[1:]) for part in chosen)
+        return sets, moves, spans
 
     def _chosen(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Sets by their number, their points ``(P, N)``, and weights of points whose sums span a mirror ``(P, d, N)``.
@@ -132,12 +129,18 @@ class Points:
         on the way back.
         """
         number, dim = self.columns.shape
-        order, rank, device = self.order, self._rank, self.order.device
+        rank, device = self._rank, self._rank.device
+        if not count:
+            none = torch.zeros(0, number, dtype=torch.bool, device=device)
+            return none[:, 0].long(), none, none.unsqueeze(1).expand(-1, dim, -1)
         sets = torch.multinomial(self.weights, count, replacement=True)
-        centre, size = self._sets[sets, 0], self._sets[sets, 1:]
-        moves = rank[centre] < size
-        place = size + (torch.rand(count, dim, device=device) * torch.minimum(3 * size + 2 * dim, number - size)).long()
-        others = order[centre.unsqueeze(-1), place.clamp(max=number - 1)]
+        moves = self._sets.members[sets]
+        size = moves.sum(-1, keepdim=True)
+        # Points near the set; the last one is often its anchor.
+        most, share = torch.minimum(3 * size + 2 * dim, number - size), torch.rand(count, dim, device=device)
+        place = (most * share).long()
+        place[:, -1:] = ((most + 1) ** share[:, -1:]).long() - 1
+        others = self._sets.order[sets].gather(-1, (size + place).clamp(max=number - 1))
         # One of the others, or so many of them that twice as many are half as likely.
         sizes = (number ** torch.rand(count, dim, device=device)).long() ** torch.randint(
             2, (count, dim), device=device
@@ -157,25 +160,22 @@ class Places:
 
     :ivar v: the numbers ``(P, N, d)``.
     :ivar k: the curvature, ``(P, 1, 1)``.
-    :ivar sign: what it can be: -1, 0, 1, or 2 for either.
+    :ivar sign: what it can be: -1, 0, 1, or 2 for either; nothing in a space of another kind.
     :ivar x: ``(P, N, 1 + d)``; nothing in a space of another kind.
     :ivar log_det: logarithm of the Jacobian from the numbers to the space, up to a number ``(P, N)``.
     """
 
     v: Tensor
     k: Tensor
-    sign: int
+    sign: int | None
     x: Any = None
     log_det: Any = None
 
     @classmethod
-    def of(cls, v: Tensor, space: Manifold) -> Places:
-        """Of the numbers of points of a space."""
-        if isinstance(space, ConstantCurvature):
-            k = torch.as_tensor(-space.opposite(v), dtype=v.dtype, device=v.device).expand(len(v), 1, 1)
-            return cls(v, k, -space.sign if space.sign else 2).measured()
-        zero = v.new_zeros(len(v), 1, 1)
-        return cls(v, zero, 0).measured() if isinstance(space, Euclidean) else cls(v, zero, 0)
+    def of(cls, v: Tensor, k: Tensor, sign: int | None) -> Places:
+        """Of the numbers of points."""
+        places = cls(v, k, sign)
+        return places if sign is None else places.measured()
 
     def measured(self) -> Places:
         """The same with ``x`` and ``log_det``, from the numbers."""
@@ -187,7 +187,7 @@ class Places:
             reach = self._root() * (square + torch.finfo(v.dtype).tiny).sqrt()
             time, factor = reach.cosh(), reach.sinh() / reach
             log_det = (dim - 1) * factor.log()
-        if self.sign > 0:
+        if self.sign == 1 or self.sign == 2:
             q = 1 + k.clamp(min=0.0) * square / 4
             round_time, round_factor = 2 / q - 1, 1 / q
             if self.sign == 1:
@@ -238,7 +238,7 @@ class Places:
         if self.sign != 1:
             reach = self._root() * (space.square().sum(-1, keepdim=True) + torch.finfo(x.dtype).tiny).sqrt()
             factor = reach.asinh() / reach
-        if self.sign > 0:
+        if self.sign == 1 or self.sign == 2:
             round_factor = 2 / (1 + x[..., :1])
             factor = round_factor if self.sign == 1 else torch.where(self.k > 0, round_factor, factor)
         return space * factor
@@ -247,31 +247,50 @@ class Places:
         return (-self.k).clamp(min=torch.finfo(self.k.dtype).tiny ** 0.5).sqrt()
 
 
+def curvature(space: Manifold, vectors: Tensor) -> tuple[Tensor, int | None]:
+    """That of a space for each of the vectors ``(P, 1, 1)``, and what its sign can be (see :class:`Places`)."""
+    if isinstance(space, ConstantCurvature):
+        k = torch.as_tensor(-space.opposite(vectors.unsqueeze(-1)), dtype=vectors.dtype, device=vectors.device)
+        return k.expand(len(vectors), 1, 1), -space.sign if space.sign else 2
+    return vectors.new_zeros(len(vectors), 1, 1), 0 if isinstance(space, Euclidean) else None
+
+
 def _image(x: Tensor, spans: Tensor, k: Tensor) -> Tensor:
     """The points mirrored at the hyperplane through ``d`` sums of points with weights ``(P, d, N)``."""
     along = spans.to(x.dtype) @ x
-    if x.shape[-1] == 3:
-        a = torch.linalg.cross(along[:, 0], along[:, 1]).unsqueeze(1)
-    else:
-        # What the points of the plane leave of a basis.
-        a = torch.linalg.qr(torch.cat([along, torch.randn_like(along[:, :1])], 1).mT).Q[..., -1:].mT
+    a = torch.linalg.cross(along[:, 0], along[:, 1]) if x.shape[-1] == 3 else _orthogonal(along)
+    a = a.unsqueeze(1)
     ga = torch.cat([k * a[..., :1], a[..., 1:]], -1)
     length = (a * ga).sum(-1, keepdim=True)
     return x - 2 * (x * a).sum(-1, keepdim=True) / torch.where(length == 0, 1.0, length) * ga
 
 
+def _orthogonal(rows: Tensor) -> Tensor:
+    """A vector orthogonal to ``d`` vectors ``(P, d, 1 + d)``, by Gram and Schmidt: what they leave of a random one.
+
+    Decompositions of matrices cannot be captured.
+    """
+    axes: list[Tensor] = []
+    for row in (*rows.unbind(1), torch.randn_like(rows[:, 0])):
+        for _ in range(2):  # the second time for the digits
+            if axes:
+                found = torch.stack(axes, 1)
+                row = row - ((found @ row.unsqueeze(-1)).mT @ found).squeeze(1)
+            row = row / (row.square().sum(-1, keepdim=True) + torch.finfo(row.dtype).tiny).sqrt()
+        axes.append(row)
+    return axes[-1]
+
+
 def _exchanged(v: Tensor) -> Tensor:
     """One point and one of the nearest to it in each other's place: who is near whom is a matter of the places."""
     count, number, _ = v.shape
-    rows = torch.arange(count, device=v.device)
-    one = torch.randint(number, (count,), device=v.device)
-    distance = (v - v[rows, one].unsqueeze(1)).norm(dim=-1)
-    distance[rows, one] = -1.0
-    nearest = distance.topk(min(number, _NEIGHBOURS + 1), largest=False).indices[:, 1:]
-    other = nearest[rows, torch.randint(nearest.shape[1], (count,), device=v.device)]
-    out = v.clone()
-    out[rows, one], out[rows, other] = v[rows, other], v[rows, one]
-    return out
+    one = torch.randint(number, (count, 1), device=v.device)
+    at = torch.arange(number, device=v.device)
+    distance = (v - v.take_along_dim(one.unsqueeze(-1), 1)).norm(dim=-1)
+    nearest = torch.where(at == one, -1.0, distance).topk(min(number, _NEIGHBOURS + 1), largest=False).indices[:, 1:]
+    other = nearest.gather(1, torch.randint(nearest.shape[1], (count, 1), device=v.device))
+    source = torch.where(at == one, other, torch.where(at == other, one, at))
+    return v.take_along_dim(source.unsqueeze(-1), 1)
 
 
 def jump(gradients: Gradients, state: State, points: Points, space: Manifold, move: str) -> tuple[State, Tensor]:
@@ -280,14 +299,22 @@ def jump(gradients: Gradients, state: State, points: Points, space: Manifold, mo
     Each step begins where the one before ended: a chain that stopped at the first arrangement it takes would be too
     often where few others are taken.
     """
-    here, moved = points.places(state.x, space), torch.zeros_like(state.energy, dtype=torch.bool)
-    if "mirror" in move and here.x is not None:
-        points.choose(len(state.x), MOVES[move] * (2 if move == "two mirrors" else 1))
-    for _ in range(MOVES[move]):
-        there, gain = points.propose(here, move)
-        other = State.at(gradients, points.put(state.x, there))
-        log_ratio = (state.energy - other.energy + gain).nan_to_num(-torch.inf)
-        accepted = (torch.rand_like(log_ratio).log() < log_ratio) & other.gradient.isfinite().all(-1)
-        points.note(accepted)
-        state, here, moved = state.taken(other, accepted), here.taken(there, accepted), moved | accepted
-    return state, moved
+    k, sign = curvature(space, state.x)
+
+    def steps(x: Tensor, energy: Tensor, gradient: Tensor, k: Tensor, moves: Tensor, spans: Tensor) -> Any:
+        state, here = State(x, energy, gradient), Places.of(x[:, points.columns], k, sign)
+        taken = []
+        for some, through in zip(moves, spans, strict=True):
+            there, gain = points.propose(here, move, some, through)
+            other = State.at(gradients, points.put(state.x, there))
+            log_ratio = (state.energy - other.energy + gain).nan_to_num(-torch.inf)
+            accepted = (torch.rand_like(log_ratio).log() < log_ratio) & other.gradient.isfinite().all(-1)
+            state, here = state.taken(other, accepted), here.taken(there, accepted)
+            taken.append(accepted)
+        return state.x, state.energy, state.gradient, torch.stack(taken)
+
+    sets, moves, spans = points.mirrors(len(state.x), MOVES[move], move)
+    run = points.known.setdefault(move, Captured(steps))
+    *parts, taken = run(state.x, state.energy, state.gradient, k.contiguous(), moves, spans)
+    points.note(sets, taken.unsqueeze(1).expand_as(sets))
+    return State(*parts), taken.any(0)

@@ -33,6 +33,7 @@ _LENGTHS = 0.5, 1.0, 2.0, 4.0  # that are tried, in quarters of a period
 _FIRST_STEPS = 32  # of a trajectory in the first window, in which the step size may be far too small
 _RARE = 0.001  # share of moves of points below which they are left out
 _STUCK = 0.05  # mean acceptance in the first window below which a chain begins anew where another one is
+_WORSE = 5.0  # by how much more than the noise a mean energy must be above the median for the same
 _MOVED = 0.01  # mean acceptance below which a chain has failed
 _FIT_STEPS = 500  # from the last draws to their modes
 _APART = 0.1  # energies of fits that are two
@@ -42,8 +43,8 @@ _SECONDS = 30.0  # between two checkpoints
 def sample_posterior(
     model: Program,
     *args: Any,
-    num_chains: int = 16,
-    num_samples: int = 1000,
+    num_chains: int = 8,
+    num_samples: int = 1500,
     warmup: int = 500,
     seed: int = 0,
     start: Mapping[str, Tensor] | Callable[..., Any] | None = None,
@@ -66,7 +67,8 @@ def sample_posterior(
 
     :param model: the program.
     :param args: its arguments, like ``kwargs``.
-    :param num_chains: how many chains. More of them cost little on a GPU, but each one needs enough draws of its own.
+    :param num_chains: how many chains. More of them cost little on a GPU, and their time on a CPU. Each one needs
+        enough draws of its own.
     :param num_samples: draws of each chain that are kept.
     :param warmup: trajectories of each chain before that.
     :param seed: of all random numbers; the state of torch's generators stays as it is.
@@ -83,7 +85,7 @@ def sample_posterior(
     ...         pyro.sample("x", dist.Normal(loc, 1.0), obs=data)
     >>> posterior = sample_posterior(model, torch.tensor([1.0, 2.0, 3.0]), num_chains=4, progress=False)
     >>> posterior.samples["loc"].shape, posterior.converged
-    (torch.Size([4, 1000]), True)
+    (torch.Size([4, 1500]), True)
     """
     with seeded(seed):
         chains = run_chains(
@@ -195,10 +197,10 @@ class Chains:
                 gains[factor] += self._change(before) / (steps + self._cost)
             elif number == int(_TRIALS * count):
                 self.length *= max(gains, key=lambda key: gains[key])
-            if number + 1 == windows[0]:
-                self._restart(accepted / windows[0] < _STUCK)
             if number + 1 in windows:
                 seen = seen[len(seen) // 3 :]
+                stuck = accepted / (number + 1) < _STUCK
+                self._restart(stuck | _worse(torch.stack([s.energy for s in seen])) if self.points else stuck)
                 self.metric = self.metric.learned(torch.cat([s.x for s in seen]), torch.cat([s.gradient for s in seen]))
                 for points in self.points:
                     points.learn()
@@ -289,7 +291,9 @@ class Chains:
                     " delete it."
                 )
         for block, (reference, weight, free) in zip(self.target.blocks, state["terms"], strict=True):
-            block.reference, block.weight, block.free = reference, weight, [tuple(names) for names in free]
+            block.reference.copy_(reference)
+            block.weight.copy_(weight)
+            block.free = [tuple(names) for names in free]
         self.begin(Start(state["x"], state["root"], state["best"]))
         for points, weights in zip(self.points, state["weights"], strict=True):
             points.weights = weights
@@ -307,7 +311,7 @@ class Chains:
             for points in self.points:
                 space, _ = leaves[points.site][points.factor]
                 for move in MOVES:
-                    self.state, moved = jump(self.target.gradients, self.state, points, space, move)
+                    self.state, moved = jump(self.target.plain, self.state, points, space, move)
                     share = share + moved / (len(self.points) * len(MOVES))
         return share
 
@@ -319,12 +323,12 @@ class Chains:
         """How far the squared distance from the middle has changed (Hoffman et al., 2021)."""
         middle = before.mean(0)
         old, new = (self.metric.whitened(x - middle).square().sum(-1) for x in (before, self.state.x))
-        return (new - old).square().mean().item()
+        return (new - old).abs().mean().item() ** 2  # the mean of the squares would be that of a few chains
 
     def _restart(self, stuck: Tensor) -> None:
-        """Chains that cannot leave where they began go on from where others are."""
-        self.restarted = int(stuck.sum())
-        if 0 < self.restarted < len(stuck):
+        """Chains that cannot leave where they began, or where there is next to no mass, go on from where others are."""
+        if 0 < int(stuck.sum()) < len(stuck):
+            self.restarted += int(stuck.sum())
             others = (~stuck).nonzero().squeeze(-1)
             chosen = others[torch.randint(len(others), stuck.shape, device=stuck.device)]
             state = State(self.state.x[chosen], self.state.energy[chosen], self.state.gradient[chosen])
@@ -369,6 +373,17 @@ class Chains:
 
     def _bar(self, numbers: range, words: str) -> Any:
         return tqdm(numbers, words, disable=None if self.progress else True)
+
+
+def _worse(energies: Tensor) -> Tensor:
+    """Which chains are in an arrangement of points without mass, by their energies ``(draws, chains)``.
+
+    The mean energy of a mode says how much mass it has, up to its width. Arrangements of the same points are about as
+    wide as each other; of other modes nothing is known, and chains stay there.
+    """
+    parts = torch.stack([part.mean(0) for part in energies.tensor_split(4)])
+    mean, error = parts.mean(0), parts.std(0) / 2
+    return mean - 3 * error > mean.median() + _WORSE
 
 
 class _Clock:

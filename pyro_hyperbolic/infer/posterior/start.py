@@ -66,11 +66,11 @@ def find_start(target: Target, start: Mapping[str, Tensor] | Callable[..., Any] 
     x, root = target.turned(begin), torch.ones_like(best)
     if found:
         root = torch.eye(len(best), dtype=best.dtype, device=best.device)
-        draws, excess = _normal_draws(target, found)
+        draws, at, excess = _normal_draws(target, found)
         # A fit of less evidence than the prior alone is the tip of a funnel, where there is no mass.
         if found[0].evidence > target.prior_evidence:
             near = _NORMAL[0] < excess < _NORMAL[1]
-            x, root, best = draws if near else target.turned(fits), found[0].root, found[0].vector
+            x, root, best = draws if near else at, found[0].root, found[0].vector
     energy, gradient = target.gradients(x)
     good = energy.isfinite() & gradient.isfinite().all(-1)
     # A draw without a density begins where the best fit is; chains part from there.
@@ -99,8 +99,8 @@ def modes(target: Target, fits: Tensor) -> list[Mode]:
     return sorted(found, key=lambda mode: -mode.evidence)
 
 
-def _normal_draws(target: Target, found: list[Mode]) -> tuple[Tensor, float]:
-    """Draws of the approximations, and their excess energy over that of the fits.
+def _normal_draws(target: Target, found: list[Mode]) -> tuple[Tensor, Tensor, float]:
+    """Draws of the approximations, the fits that they belong to, and their excess energy over that of these.
 
     An excess near 1 is that of a normal distribution; far from it the approximation says nothing about the posterior.
     Modes of less evidence have more than their share, so that chains tell whether they go over to the others.
@@ -111,7 +111,8 @@ def _normal_draws(target: Target, found: list[Mode]) -> tuple[Tensor, float]:
     draws = torch.stack([found[k].vector + found[k].root @ row for k, row in zip(chosen, noise, strict=True)])
     lowest = torch.tensor([found[k].energy for k in chosen], dtype=draws.dtype, device=draws.device)
     excess = (target.gradients(draws)[0] - lowest) / (0.5 * noise.square().sum(-1))
-    return draws, excess.nan_to_num(math.inf).median().item()
+    at = torch.stack([found[k].vector for k in chosen])
+    return draws, at, excess.nan_to_num(math.inf).median().item()
 
 
 def _search(target: Target, fits: Tensor, energies: Tensor) -> tuple[Tensor, Tensor]:

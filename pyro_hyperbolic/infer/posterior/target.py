@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate.programs.compiled import compile_function, explained
+from pyro_hyperbolic.accelerate.trainers.graphs import Captured
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.posterior.energy import Energy, Program
 from pyro_hyperbolic.infer.posterior.gauge import blocks
@@ -36,12 +37,19 @@ class Target:
         self.blocks = blocks({name: site.shape for name, site in self.energy.sites.items()}, self.prior)
         mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None, None))
         with explained("compiled", "give the program a fixed structure, or use pyro.infer.MCMC"):
-            self._compiled = compile_function(mapped, self.prior, *self._terms())
-            self._evaluate(self.prior)
+            compiled = compile_function(mapped, self.prior, *self._terms())
+            self._run = lambda x: compiled(x, *self._terms())
+            self._run(self.prior)
+        self._evaluate = Captured(self._run)
 
     def gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies ``(P,)`` and gradients ``(P, D)``, with the terms that hold what turns freely."""
         gradient, (energy, _) = self._evaluate(x)
+        return energy, gradient
+
+    def plain(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, to be used in what is captured as a whole."""
+        gradient, (energy, _) = self._run(x)
         return energy, gradient
 
     def energies(self, x: Tensor) -> Tensor:
@@ -71,7 +79,7 @@ class Target:
         return out
 
     def points(self, vector: Tensor) -> list[Points]:
-        """The points that may be rearranged, in the order that they have at a vector ``(D,)``."""
+        """The points that may be rearranged, with the distances that they have at a vector ``(D,)``."""
         out = []
         leaves = self.leaves(self.filled(vector.unsqueeze(0)))
         for name, site in self.energy.sites.items():
@@ -84,9 +92,9 @@ class Target:
                 if len(part) >= dim + 2:
                     one = leaf.with_curvatures([c[0, 0] if isinstance(c, Tensor) else c for c in leaf.curvatures])
                     points = one.from_unconstrained(vector[part])
-                    order = one.dist(points.unsqueeze(0), points.unsqueeze(1)).fill_diagonal_(-1.0).argsort(-1)
+                    distances = one.dist(points.unsqueeze(0), points.unsqueeze(1)).fill_diagonal_(-1.0)
                     radius = vector[part].square().sum(-1).mean().sqrt().item()
-                    out.append(Points(site.point, number, part, order, radius))
+                    out.append(Points(site.point, number, part, distances, radius))
         return out
 
     def hold(self, vectors: Tensor, best: Tensor) -> None:
@@ -122,9 +130,6 @@ class Target:
 
     def _terms(self) -> tuple[list[Tensor], list[Tensor]]:
         return [block.reference for block in self.blocks], [block.weight for block in self.blocks]
-
-    def _evaluate(self, x: Tensor) -> Any:
-        return self._compiled(x, *self._terms())
 
     def _prior_draws(self) -> tuple[Tensor, float]:
         draws: list[Tensor] = []

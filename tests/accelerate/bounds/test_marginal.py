@@ -13,8 +13,10 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer.autoguide import AutoNormal
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic.accelerate.bounds import marginal
 from pyro_hyperbolic.infer import log_marginal_likelihood
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 from tests.helpers import LargestStorage, in_turns, same
@@ -591,10 +593,37 @@ class TestMemoryEnds:
         assert sizes == [8192] + 4 * [2048]
         assert ((error[0] - evidence(x)).abs() < 5 * error[1]).all()
 
-    @pytest.mark.parametrize(("pairs", "chunk"), [(0, None), (500, 512)])
-    def test_a_chunk_that_was_asked_for_and_one_that_cannot_be_halved(self, pairs, chunk):
-        with pytest.raises(torch.OutOfMemoryError):
+    @pytest.mark.parametrize(
+        ("pairs", "chunk", "message"),
+        [(0, None, "chunk=1: one pair of a datum and a sample is too many"), (500, 512, "chunk=512: pass a smaller")],
+    )
+    def test_a_chunk_that_was_asked_for_and_one_that_cannot_be_halved(self, pairs, chunk, message):
+        with pytest.raises(torch.OutOfMemoryError, match=message):
             log_marginal_likelihood(with_memory_for(pairs, []), guide, observations(), num_samples=512, chunk=chunk)
+
+    def test_the_chunk_of_a_gpu(self, monkeypatch):
+        """A power of two that half of the free memory holds, by what a small run has allocated."""
+        allocated, free, runs = [0], [0], []
+        monkeypatch.setattr(marginal, "_allocations", lambda _: allocated[0])
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[0] - 1000, None))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 1500)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 500)
+        with FakeTensorMode():
+            data = [torch.empty(4, 7, device="cuda")]
+
+        def weights(batch, count):
+            runs.append(count)
+            if count * len(batch[0]) > 800:
+                raise torch.OutOfMemoryError
+            allocated[0] += 100 * count * len(batch[0])
+            return torch.zeros(count, len(batch[0]))
+
+        kept = marginal.Compiled()
+        for free[0], expected in ((200 * 5000, 4096), (200 * 4096, 4096), (200 * 4095, 2048), (1, 1), (10**9, 1 << 19)):
+            for own in (kept, None):
+                assert marginal._chosen_chunk(weights, data, 200, own) == expected
+        assert runs == [200] * 6  # what is kept is measured once
+        assert marginal._chosen_chunk(weights, data, 5000, None) == 512
 
 
 def test_memory_is_bounded_by_the_chunk():

@@ -17,7 +17,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_hyperbolic.accelerate import private
-from pyro_hyperbolic.accelerate.programs.rewrites import write_out_products
+from pyro_hyperbolic.accelerate.programs.rewrites import write_out_products, write_out_rounded
 from pyro_hyperbolic.infer import FastSVI
 from tests.accelerate.nets import STEPS, Net, adam, losses, trainer
 from tests.helpers import same
@@ -111,6 +111,15 @@ def test_compiler_that_fails(x, compiler, monkeypatch):
     same(actual, expected, 1e-9)
 
 
+def on_cuda(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """As if it had been traced there."""
+    with FakeTensorMode():
+        for node in graph.graph.nodes:
+            if isinstance(value := node.meta.get("val"), Tensor):
+                node.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device="cuda")
+    return graph
+
+
 @pytest.mark.parametrize(
     ("rows", "terms", "columns", "left"),
     [(9, 5, 40, 0), (40, 50, 9, 0), (9, 50, 40, 0), (40, 50, 60, 3), (200, 5, 5000, 3)],
@@ -124,14 +133,24 @@ def test_thin_products_are_written_out(rows: int, terms: int, columns: int, left
         return torch.autograd.grad((x @ y).sin().sum(), (x, y))
 
     inputs = torch.randn(*batch, rows, terms), torch.randn(*batch, terms, columns)
-    graph = make_fx(gradients, tracing_mode="fake")(*inputs)
+    graph = on_cuda(make_fx(gradients, tracing_mode="fake")(*inputs))
     expected = graph(*inputs)
-    with FakeTensorMode():
-        for node in graph.graph.nodes:
-            if isinstance(value := node.meta.get("val"), Tensor):
-                node.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device="cuda")
     write_out_products(graph)
     assert sum("mm" in str(node.target) for node in graph.graph.nodes) == left
+    torch.testing.assert_close(graph(*inputs), expected)
+
+
+def test_products_that_are_rounded_at_once_are_written_out() -> None:
+    """Of few terms, whatever their size; not where something reads them as they are."""
+
+    def products(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+        return (x @ y).float(), (x @ (2 * y)).unsqueeze(0).float().sin(), (x @ (3 * y)).sin(), (z @ z.mT).float()
+
+    inputs = torch.randn(900, 3), torch.randn(3, 5000), torch.randn(50, 60)
+    graph = on_cuda(make_fx(products, tracing_mode="fake")(*inputs))
+    expected = graph(*inputs)
+    write_out_rounded(graph)
+    assert sum("mm" in str(node.target) for node in graph.graph.nodes) == 2
     torch.testing.assert_close(graph(*inputs), expected)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import os
 import weakref
@@ -13,6 +14,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 from torch._inductor.async_compile import AsyncCompile
 
@@ -99,9 +101,9 @@ def read(compilations: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A note for every time that an estimate reads its programs to compile them."""
     notes: list[Any] = []
 
-    def compile(*args: Any) -> Any:
+    def compile(*args: Any, **options: Any) -> Any:
         notes.append(args)
-        return compiled.compile_function(*args)
+        return compiled.compile_function(*args, **options)
 
     monkeypatch.setattr(marginal, "compile_function", compile)
     return notes
@@ -146,21 +148,80 @@ def test_programs_of_modules_are_read_again_where_they_changed(read: list[Any], 
     assert len(read) == 2
 
 
-def test_other_programs_are_read_by_every_estimate(compilations: list[Any]) -> None:
-    """For what a function reads cannot be known."""
+def test_functions_are_read_again_where_a_variable_changed(read: list[Any]) -> None:
     x, programs, levels = torch.randn(4, 5), Programs(), [0.0]
 
     def model(x: Tensor) -> None:
         programs.model(x - levels[0])
 
     found = []
-    for level in (0.0, 2.0):
+    for level in (0.0, 0.0, 2.0, 2.0):
         levels[0] = level
         pyro.set_rng_seed(1)
         found.append(log_marginal_likelihood(model, programs.guide, x, num_samples=6, compile=True))
         pyro.set_rng_seed(1)
         same(found[-1], log_marginal_likelihood(model, programs.guide, x, num_samples=6), 1e-5)
-    assert not torch.allclose(*found)
+    assert not torch.allclose(found[0], found[2])
+    assert len(read) == 2
+
+
+def test_what_an_automatic_guide_writes_is_no_change(read: list[Any]) -> None:
+    def model(x: Tensor) -> None:
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(0.0, 1.0))
+            pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+    x, guide = torch.randn(4), AutoNormal(model)
+    guide(x)
+    for _ in range(3):
+        log_marginal_likelihood(model, guide, x, num_samples=6, compile=True)
+    assert len(read) == 1
+
+
+def test_a_repeated_estimate_runs_no_program(read: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless Pyro is to validate: then one sample, uncompiled."""
+    runs: list[int] = []
+    original = marginal.log_weights
+
+    def log_weights(*args: Any) -> Tensor:
+        runs.append(args[-1])
+        return original(*args)
+
+    monkeypatch.setattr(marginal, "log_weights", log_weights)
+    x, programs = torch.randn(9, 5), Programs()
+    for validated, expected in ((False, [1, 1, 6]), (False, []), (True, [1]), (False, [])):
+        runs.clear()
+        with pyro.validation_enabled(validated), torch.no_grad():
+            programs.decoder.bias.add_(1.0)
+            log_marginal_likelihood(programs.model, programs.guide, x, num_samples=6, chunk=18, compile=True)
+        assert runs == expected
+    # Of another number of data, and after another model has taken the names of the parameters in Pyro's store.
+    with pyro.validation_enabled(False):
+        for count, expected in ((5, []), (7, [])):
+            runs.clear()
+            log_marginal_likelihood(programs.model, programs.guide, x[:count], num_samples=6, chunk=18, compile=True)
+            assert runs == expected
+    pyro.clear_param_store()
+    Programs().model(x)
+    estimate(programs, x)
+    assert len(read) == 2
+
+
+def test_data_that_are_no_multiple_of_a_chunk(compilations: list[Any]) -> None:
+    """The last part begins within the one before, and the last samples are the first of as many as always."""
+    x, programs = torch.randn(7, 5), Programs()
+    pyro.set_rng_seed(1)
+    found = log_marginal_likelihood(programs.model, programs.guide, x, num_samples=6, chunk=18, compile=True)
+    pyro.set_rng_seed(1)
+    parts = [log_marginal_likelihood(programs.model, programs.guide, x[i : i + 3], num_samples=6) for i in (0, 3, 4)]
+    same(found, torch.cat([*parts[:2], parts[2][-1:]]), 1e-6)
+    assert len(compilations) == 1
+    pyro.set_rng_seed(1)
+    found = log_marginal_likelihood(programs.model, programs.guide, x[:1], num_samples=7, chunk=5, compile=True)
+    pyro.set_rng_seed(1)
+    weights = [marginal.log_weights(programs.model, programs.guide, (x[:1],), {}, 4) for _ in range(2)]
+    same(found, torch.cat(weights)[:7].double().logsumexp(0) - math.log(7), 1e-6)
+    assert len(compilations) == 2
 
 
 def test_an_ensemble_keeps_what_is_compiled(read: list[Any]) -> None:

@@ -11,6 +11,7 @@ from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere, Stereograp
 from pyro_hyperbolic.accelerate.hmc import State, geometric_mean
 from pyro_hyperbolic.infer.posterior.gauge import KAPPA, blocks
 from pyro_hyperbolic.infer.posterior.moves import MOVES, Points, jump
+from pyro_hyperbolic.infer.posterior.sets import Sets
 
 COUNT, NUMBER = 40, 7
 SPACES = {
@@ -30,7 +31,7 @@ def setting(space, dim):
     torch.manual_seed(1)
     vectors = torch.randn(COUNT, 2 + NUMBER * dim)
     columns = 2 + torch.arange(NUMBER * dim).reshape(NUMBER, dim)
-    points = Points("z", 0, columns, torch.rand(NUMBER, NUMBER).fill_diagonal_(-1).argsort(-1), 1.0)
+    points = Points("z", 0, columns, torch.rand(NUMBER, NUMBER).fill_diagonal_(-1), 1.0)
     return points, vectors, SPACES[space](0.2 + torch.rand(COUNT, 1))
 
 
@@ -77,20 +78,46 @@ def test_volume_and_distances(space):
 @pytest.mark.parametrize("space", ["ball", "sphere", "flat"])
 def test_mirrors_lead_back(space):
     """The same sets mirrored once more: who moves, and the mirror, do not depend on what has moved."""
-    points, vectors, manifold = setting(space, 2)
-    state = torch.get_rng_state()
-    there, _ = points.moved(vectors, manifold, "mirror")
-    torch.set_rng_state(state)
-    back, _ = points.moved(there, manifold, "mirror")
-    assert not torch.allclose(there, vectors)
-    assert torch.allclose(back, vectors, atol=1e-7)
+    for dim in (2, 3):
+        points, vectors, manifold = setting(space, dim)
+        state = torch.get_rng_state()
+        there, _ = points.moved(vectors, manifold, "mirror")
+        torch.set_rng_state(state)
+        back, _ = points.moved(there, manifold, "mirror")
+        assert not torch.allclose(there, vectors)
+        assert torch.allclose(back, vectors, atol=1e-7)
+
+
+def test_sets_are_balls_and_branches():
+    """A path 0 - 1 - 2 - 3 - 4 with another point 5 at 2."""
+    tree = {(0, 1), (1, 2), (2, 3), (3, 4), (2, 5)}
+    distances = torch.full((6, 6), torch.inf).fill_diagonal_(0.0)
+    for i, j in tree:
+        distances[i, j] = distances[j, i] = 1.0
+    for k in range(6):
+        distances = torch.minimum(distances, distances[:, k : k + 1] + distances[k])
+    sets = Sets.of(distances.fill_diagonal_(-1.0))
+    assert sets.weights.sum() == pytest.approx(1.0)
+    found = {tuple(row.nonzero().flatten().tolist()) for row in sets.members}
+    # Branches at 2 and pairs of them, without the larger half of the points.
+    assert {(0, 1), (3, 4), (5,), (0, 1, 5), (3, 4, 5)} <= found
+    size = sets.members.sum(-1)
+    assert (size <= 3).all()
+    for row, order, count in zip(sets.members, sets.order, size, strict=True):
+        assert row[order[:count]].all()
+        assert not row[order[count:]].any()
+    # Next to a branch comes the point that it hangs from.
+    branch = next(
+        k for k in range(len(sets.members) - 1, -1, -1) if sets.members[k].nonzero().flatten().tolist() == [5]
+    )
+    assert sets.order[branch, 1] == 2
 
 
 def test_jumps_have_the_density():
     """Draws of a distribution that jump are still draws of it."""
     torch.manual_seed(0)
     columns = torch.arange(8).reshape(4, 2)
-    points = Points("z", 0, columns, torch.rand(4, 4).fill_diagonal_(-1).argsort(-1), 1.0)
+    points = Points("z", 0, columns, torch.rand(4, 4).fill_diagonal_(-1), 1.0)
     weight = 1.2
 
     def gradients(x):
@@ -119,8 +146,8 @@ def test_sets_that_move_are_chosen_more_often():
     points, _, _ = setting("flat", 2)
     before = points.weights
     for _ in range(50):
-        _, _ = points.moved(torch.randn(COUNT, 2 + 2 * NUMBER), Euclidean(), "mirror")
-        points.note(points._last[0] == 3)
+        sets, _, _ = points.mirrors(COUNT, 1, "mirror")
+        points.note(sets, sets == 3)
     points.learn()
     assert points.weights[3] > 5 * before[3]
     assert points.weights.sum() == pytest.approx(1.0)

@@ -1,0 +1,215 @@
+"""Graphs as maps of their distances: stress and curvature beside other methods of scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.experiment import Experiment
+from experiments.job import Cell, Job
+from experiments.session import Session, describe
+from pyro_hyperbolic import datasets
+from pyro_hyperbolic.infer import Posterior, sample_posterior
+from pyro_hyperbolic.infer.posterior.energy import Energy
+from pyro_hyperbolic.models import DistanceEmbedding
+
+GRAPHS = {"karate": 1.0, "phylogenetic": 0.14, "csphd": 0.55}
+"""The graphs, and the curvature that Liu et al. (2022) chose for each from a grid."""
+METHODS = ("mode", "draws")
+_LAYOUTS = ("tree", "scaling")
+_NOISE = 0.1  # of points that are fitted in three dimensions first, as a share of the spread
+_MEMORY = 20  # steps that L-BFGS remembers
+
+
+@dataclass(frozen=True)
+class DistanceCell(Cell):
+    """One map of one graph.
+
+    :param graph: a name that :func:`pyro_hyperbolic.datasets.graph` knows.
+    :param curvature: ``c``, 0 for the flat plane, or ``None`` if it is drawn.
+    :param method: ``"mode"`` for the point of greatest posterior density, or ``"draws"`` for chains that begin there.
+    """
+
+    graph: str
+    curvature: float | None
+    method: str
+
+    @property
+    def row(self) -> str:
+        """The name without the graph."""
+        space = "flat" if self.curvature == 0 else "c drawn" if self.curvature is None else f"c={self.curvature:g}"
+        return f"{space}, {self.method}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.graph}, {self.row}"
+
+
+@dataclass(frozen=True)
+class Distances(Experiment):
+    """Points of a plane whose distances are those in a graph. Seeds have different starts.
+
+    Not in the paper. :class:`~pyro_hyperbolic.models.DistanceEmbedding` with its default priors and the normal
+    likelihood, in float64. The larger graphs are for a GPU. With ``--max-members 1`` each run is
+    stored as soon as it is finished.
+
+    :param epochs: steps of L-BFGS to the mode.
+    :param num_chains: chains of a run.
+    :param num_samples: draws of each chain.
+    :param warmup: trajectories of each chain before that.
+    """
+
+    command = "distances"
+
+    seeds: int = 4
+    epochs: int = 1000
+    num_chains: int = 8
+    num_samples: int = 500
+    warmup: int = 300
+
+    def cells(self) -> Sequence[DistanceCell]:
+        return [
+            DistanceCell(graph, curvature, method)
+            for graph, theirs in GRAPHS.items()
+            for method in METHODS
+            for curvature in (None, theirs, 0.0)
+            if method == "mode" or curvature is None
+        ]
+
+    def shape(self, cell: DistanceCell) -> Hashable:
+        return cell
+
+    def run(self, jobs: Sequence[Job], session: Session) -> list[dict[str, Any]]:
+        d = datasets.graph_distances(datasets.graph(jobs[0].cell.graph)).to(session.device)
+        metrics = []
+        for job in jobs:
+            embedding = self.build(job.cell, len(d)).to(session.device)
+            mode, found = self.fit(embedding, d, job)
+            if job.cell.method == "draws":
+                posterior = sample_posterior(
+                    embedding.model,
+                    d,
+                    num_chains=self.num_chains,
+                    num_samples=self.num_samples,
+                    warmup=self.warmup,
+                    seed=job.seed,
+                    start=mode,
+                    progress=False,
+                    checkpoint=self._checkpoint(job, session),
+                )
+                found = summary(embedding, d, posterior)
+            metrics.append(found)
+            session.progress.advance(self.epochs, describe(jobs))
+        for job in jobs:
+            self._checkpoint(job, session).unlink(missing_ok=True)
+        return metrics
+
+    def _checkpoint(self, job: Job, session: Session) -> Any:
+        path = session.store.checkpoint_path([job])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def build(self, cell: DistanceCell, num_points: int, dim: int = 2) -> DistanceEmbedding:
+        """The model of a cell."""
+        if cell.curvature == 0:
+            return DistanceEmbedding(f"e{dim}", num_points)
+        curvature = "drawn" if cell.curvature is None else cell.curvature
+        return DistanceEmbedding(f"p{dim}", num_points, curvature=curvature)
+
+    def fit(self, embedding: DistanceEmbedding, d: Tensor, job: Job) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The mode that is reached from the start of a seed, as values by site, and what is reported of it.
+
+        Starts are by a spanning tree and by scaling in turns. From the third seed on, points are fitted in three
+        dimensions first, where they can pass each other, and then laid into the plane.
+        """
+        layout, lifted = _LAYOUTS[job.seed % len(_LAYOUTS)], job.seed >= len(_LAYOUTS)
+        start = embedding.start(d, layout=layout)
+        if lifted:
+            higher = self.build(job.cell, len(d), dim=3).to(d.device)
+            first = higher.start(d, layout=layout)
+            generator = torch.Generator().manual_seed(job.number)
+            coords = _coords(higher, first)
+            noise = torch.randn(coords.shape, generator=generator, dtype=d.dtype).to(d.device)
+            found, _ = descend(higher, d, _at(higher, first, coords + _NOISE * first["spread"] * noise), self.epochs)
+            start = _at(embedding, found, _flattened(_coords(higher, found)))
+        values, energy = descend(embedding, d, start, self.epochs)
+        stress, distortion = scores(embedding.distances(values), d)
+        report = {"layout": layout, "lifted": lifted, "energy": energy}
+        report |= {"stress": stress.item(), "distortion": distortion.item()}
+        return values, report | {name: values[name].item() for name in ("c", "spread", "noise") if name in values}
+
+
+def descend(
+    embedding: DistanceEmbedding, d: Tensor, start: dict[str, Tensor], steps: int
+) -> tuple[dict[str, Tensor], float]:
+    """A mode of the posterior by L-BFGS, as values by site, and its energy."""
+    energy = Energy(embedding.model, (d,), {})
+    x = energy.vector_of(start).requires_grad_()
+    optimiser = torch.optim.LBFGS([x], max_iter=steps, history_size=_MEMORY, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        loss = energy(x)[0]
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    with torch.no_grad():
+        return energy.values(x.detach()), energy(x)[0].item()
+
+
+def _space(embedding: DistanceEmbedding, values: dict[str, Tensor]) -> Any:
+    return embedding.positions.manifold({name: value.unsqueeze(0) for name, value in values.items()})
+
+
+def _coords(embedding: DistanceEmbedding, values: dict[str, Tensor]) -> Tensor:
+    """Normal coordinates of the points."""
+    return _space(embedding, values).to_normal_coords(None, values["z"].unsqueeze(0))[0]
+
+
+def _at(embedding: DistanceEmbedding, values: dict[str, Tensor], coords: Tensor) -> dict[str, Tensor]:
+    """The values with points at other normal coordinates."""
+    return {**values, "z": _space(embedding, values).from_normal_coords(None, coords.unsqueeze(0))[0]}
+
+
+def _flattened(coords: Tensor) -> Tensor:
+    """The plane of the largest variance ``(N, 2)``, at the same distances from the origin."""
+    plane = coords @ torch.linalg.svd(coords, full_matrices=False).Vh[:2].mT
+    return plane * (coords.norm(dim=-1) / plane.norm(dim=-1)).unsqueeze(-1)
+
+
+def scores(found: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Stress and distortion of distances ``(..., N, N)``, as Liu et al. count them.
+
+    .. math:: \sqrt{\frac{\sum_{i<j} (\delta_{ij} - d_{ij})^2}{\sum_{i<j} d_{ij}^2}}, \qquad
+              \frac{2}{N(N - 1)} \sum_{i \ne j} \frac{|\delta_{ij} - d_{ij}|}{d_{ij}}
+
+    The distortion sums both orders of a pair, and divides by the number of pairs.
+    """
+    i, j = torch.triu_indices(len(d), len(d), 1, device=d.device)
+    away, true = found[..., i, j] - d[i, j], d[i, j]
+    return (away.square().sum(-1) / true.square().sum()).sqrt(), 2 * (away.abs() / true).mean(-1)
+
+
+def summary(embedding: DistanceEmbedding, d: Tensor, posterior: Posterior) -> dict[str, Any]:
+    """What is kept of draws: the best one, means and 90% intervals, and diagnostics."""
+    rows = []
+    for chain in range(posterior.num_chains):
+        for draws in torch.arange(posterior.num_draws).split(50):
+            part = {name: value[chain, draws.to(value.device)] for name, value in posterior.samples.items()}
+            rows.append(torch.stack(scores(embedding.distances(part), d)))
+    stress, distortion = torch.cat(rows, -1)
+    best = stress.argmin()
+    ends = torch.tensor([0.05, 0.5, 0.95], dtype=d.dtype, device=d.device)
+    out: dict[str, Any] = {"stress": stress[best].item(), "distortion": distortion[best].item()}
+    out |= {"stress_quantiles": stress.quantile(ends).tolist(), "converged": posterior.converged}
+    out["divergences"] = posterior.divergences.double().mean().item()
+    for name, found in posterior.diagnostics().items():
+        out[name] = {"r_hat": found.r_hat, "ess": found.ess_bulk}
+        if name in ("c", "spread", "noise"):
+            out[name]["quantiles"] = posterior.samples[name].flatten().to(d).quantile(ends).tolist()
+    return out

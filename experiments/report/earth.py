@@ -1,0 +1,50 @@
+"""The report of the densities on the globe."""
+
+from __future__ import annotations
+
+import math
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from experiments.earth import FILES, EarthCell
+from experiments.report.results import Results, table
+from pyro_hyperbolic.plotting.canvas import PALETTE
+
+ESTIMATES = {"flow": "a flow", "kernels": "kernels", "both": "both, mixed"}
+PUBLISHED = {
+    "Riemannian flow matching (Chen and Lipman 2024)": ("-7.93 ± 1.67", "-0.28 ± 0.08", "0.42 ± 0.05", "-1.86 ± 0.11"),
+    "Riemannian score-based (De Bortoli et al. 2022)": ("-4.92 ± 0.25", "-0.19 ± 0.07", "0.48 ± 0.17", "-1.33 ± 0.06"),
+    "mixture of Kent distributions (the same)": ("-0.80 ± 0.47", "0.33 ± 0.05", "0.73 ± 0.07", "1.18 ± 0.06"),
+}
+
+
+def earth(results: Results) -> tuple[str, Figure]:
+    """A row for each estimate, a column for each data set; a picture of the same."""
+    cells = [EarthCell(name) for name in FILES]
+    rows = [[words] + [results.text(cell, name, digits=2) for cell in cells] for name, words in ESTIMATES.items()]
+    rows += [[name, *values] for name, values in PUBLISHED.items()]
+    notes = (
+        "\nNegative log-likelihood of test places in nats, with respect to the area of the unit sphere; mean and 95%"
+        " interval over random splits into 80%, 10% and 10%. Lower is better. Settings, the epoch of the flow and the"
+        " weights of the mixture are chosen on the validation places of each split. Published values, on other splits,"
+        " are those of the papers, with their own intervals. Of the 827 rows of volcanoes only 267 are distinct, and a"
+        " tenth of the earthquakes are in the file twice: there a method is rewarded for remembering. No kernel is"
+        " narrower than 6 km times its factor.\n"
+    )
+    return table(["", *FILES], rows) + notes, _draw(results, cells)
+
+
+def _draw(results: Results, cells: list[EarthCell]) -> Figure:
+    figure, ax = plt.subplots(figsize=(5.2, 3.2), layout="constrained")
+    for place, (name, words) in enumerate(ESTIMATES.items()):
+        found = [(i, results.shown(cell, name)) for i, cell in enumerate(cells)]
+        for i, value in found:
+            mean, half = value if value is not None else (math.nan, 0.0)
+            at, label = i + 0.2 * (place - 1), words if i == 0 else None
+            ax.errorbar(at, mean, half, marker="o", color=PALETTE[place], capsize=2.5, label=label)
+    ax.set_xticks(range(len(cells)), [cell.name for cell in cells])
+    ax.set_ylabel("negative test log-likelihood (nats)")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize="small")
+    return figure
