@@ -3,8 +3,8 @@
 This folder is not installed with the library: run it in a clone of the repository.
 
 Each table is a frozen dataclass with the settings of its experiment (:class:`Table1` to :class:`Table4`,
-:class:`Ablation`, and :class:`Mixed`, :class:`Cells`, :class:`Choices`, :class:`Distances` and :class:`Earth`, which
-the paper does not have).
+:class:`Ablation`, and :class:`Mixed`, :class:`Cells`, :class:`Choices`, :class:`Distances`, :class:`Earth` and
+:class:`Networks`, which the paper does not have).
 :func:`sweep` trains what a :class:`RunStore` does not hold yet, cells of one shape together as the members of one
 :class:`~pyro_hyperbolic.infer.EnsembleSVI`. A report sets the results beside the paper's.
 """
@@ -17,6 +17,7 @@ from experiments.earth import Earth
 from experiments.experiment import Experiment
 from experiments.job import Cell, Job
 from experiments.mixed import Mixed
+from experiments.networks import Networks
 from experiments.store import RunStore
 from experiments.sweep import Settings, sweep
 from experiments.table1 import Table1
@@ -34,6 +35,7 @@ __all__ = [
     "Experiment",
     "Job",
     "Mixed",
+    "Networks",
     "RunStore",
     "Settings",
     "Table1",

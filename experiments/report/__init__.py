@@ -16,6 +16,7 @@ from experiments.report.choices import choices
 from experiments.report.distances import distances
 from experiments.report.earth import earth
 from experiments.report.mixed import mixed
+from experiments.report.networks import networks
 from experiments.report.results import Results
 from experiments.report.table1 import table1
 from experiments.report.table2 import table2
@@ -33,6 +34,7 @@ REPORTS: dict[str, Callable[[Results], tuple[str, Figure]]] = {
     "mixed": mixed,
     "cells": cells,
     "choices": choices,
+    "networks": networks,
     "distances": distances,
     "earth": earth,
 }

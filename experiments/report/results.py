@@ -24,6 +24,7 @@ TITLES = {
     "distances": "Distances: graphs as maps, beside other methods of scaling",
     "earth": "Densities on the globe: negative test log-likelihood",
     "cells": "Single cells: Euclidean and hyperbolic auto-encoders of counts",
+    "networks": "Networks: which space explains the edges",
 }
 
 

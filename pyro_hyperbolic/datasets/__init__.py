@@ -7,6 +7,7 @@
 :func:`storms`                  days of tropical storms of the North Atlantic, bundled
 :func:`mnist`                   handwritten digits: from disk, downloaded, or a bundled subset
 :func:`graph`                   the three networks of the paper, any edge list, built-in graphs
+:func:`network`                 networks for models of edges: built-in ones, edge lists, GraphML, networkx
 :func:`split_edges`             a link-prediction split of a graph
 :func:`graph_distances`         lengths of the shortest paths of a graph
 :func:`from_anndata`            counts of single cells in an ``AnnData``; :func:`to_anndata` writes results into one
@@ -24,6 +25,7 @@ from pyro_hyperbolic.datasets.distances import graph_distances
 from pyro_hyperbolic.datasets.graphs import graph
 from pyro_hyperbolic.datasets.lineages import BranchingCells, branching_cells
 from pyro_hyperbolic.datasets.mnist import BundledDataWarning, Digits, mnist
+from pyro_hyperbolic.datasets.networks import network
 from pyro_hyperbolic.datasets.paul15 import CellCounts, paul15
 from pyro_hyperbolic.datasets.simple_graph import Graph
 from pyro_hyperbolic.datasets.splits import EdgeSplit, split_edges
@@ -45,6 +47,7 @@ __all__ = [
     "graph",
     "graph_distances",
     "mnist",
+    "network",
     "paul15",
     "split_edges",
     "storms",

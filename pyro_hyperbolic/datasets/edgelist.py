@@ -26,7 +26,7 @@ def read_edge_list(path: Path) -> Tensor:
         path: the file.
 
     Returns:
-        The pairs, int64 ``(M, 2)``, ``M > 0``.
+        The pairs, int64 ``(M, 2)``, ``M > 0``. :func:`read_weighted_edge_list` returns the weights too.
 
     Raises:
         ValueError: with the number of the first line that is malformed, or if there is no edge.
@@ -39,6 +39,11 @@ def read_edge_list(path: Path) -> Tensor:
         ...     read_edge_list(path).tolist()
         [[0, 1], [1, 2], [2, 3]]
     """
+    return read_weighted_edge_list(path)[0]
+
+
+def read_weighted_edge_list(path: Path) -> tuple[Tensor, Tensor]:
+    """The pairs of :func:`read_edge_list`, and the third column, float64 ``(M,)``; 1 where there is none."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -46,6 +51,7 @@ def read_edge_list(path: Path) -> Tensor:
     size_line_allowed = path.suffix == ".mtx" or text.startswith(_MATRIX_MARKET)
     announced: int | None = None
     pairs: list[tuple[int, int]] = []
+    weights: list[float] = []
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.strip()
         if not line or line.startswith(_COMMENTS):
@@ -62,6 +68,7 @@ def read_edge_list(path: Path) -> Tensor:
             )
         source, target = (_identifier(field, path=path, number=number, line=line) for field in fields[:2])
         pairs.append((source, target))
+        weights.append(float(fields[2]) if len(fields) == 3 else 1.0)
     if not pairs:
         raise ValueError(f"{path} has no edges; give a file with two node ids on each line")
     if announced is not None and announced != len(pairs):
@@ -69,7 +76,7 @@ def read_edge_list(path: Path) -> Tensor:
             f"{path}: its line of sizes announces {announced} edges, found {len(pairs)}; "
             "the file is damaged: fetch it again"
         )
-    return torch.tensor(pairs, dtype=torch.int64)
+    return torch.tensor(pairs, dtype=torch.int64), torch.tensor(weights, dtype=torch.float64)
 
 
 def _identifier(field: str, *, path: Path, number: int, line: str) -> int:

@@ -34,6 +34,7 @@ PROGRAMS = {
     "mnist_ensemble": "",
     "mnist_svi": "",
     "curvature_of_data": "",
+    "network_geometry": "",
     "densities": "",
     "distance_map": "",
     "inference_swaps": "",

@@ -23,6 +23,7 @@ TESTED_IN = {
     "distance_map": "test_distance_map.py",
     "inference_swaps": "test_inference_swaps.py",
     "leaf_regions": "test_leaf_regions.py",
+    "network_geometry": "test_network_geometry.py",
     "mnist_distributed": "test_mnist_distributed.py",
     "mnist_ensemble": "test_mnist_ensemble.py",
     "mnist_svi": "test_mnist_svi.py",

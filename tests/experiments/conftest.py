@@ -19,6 +19,7 @@ from experiments import (
     Experiment,
     Job,
     Mixed,
+    Networks,
     Table1,
     Table2,
     Table3,
@@ -92,4 +93,5 @@ TINY: dict[str, Any] = {
     "distances": Distances(seeds=2, epochs=20, num_chains=2, num_samples=4, warmup=20),
     "earth": Earth(seeds=2, epochs=1, steps=2, batch_size=8, layers=1, hidden_dim=4, bins=3),
     "cells": Cells(seeds=2, epochs=1, hidden_dim=8, iwae_samples=2, num_cells=300),
+    "networks": Networks(seeds=2, epochs=10, chains=4, warmup=20),
 }

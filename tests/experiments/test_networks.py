@@ -1,0 +1,70 @@
+"""Networks: splits, scores and the report."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from experiments import Job, Networks, RunStore
+from experiments.networks import EVIDENCE, HELD_OUT, MODELS, NetworkCell, held_out, log_score, num_known
+from experiments.report.networks import _binned, _gain, networks
+from experiments.report.results import Results
+from pyro_hyperbolic import datasets
+
+MACHINE = {"device": "d", "pyro_hyperbolic": "0", "torch": "2", "pyro": "1", "matmul_precision": "high"}
+
+
+def test_split_holds_out_edges_and_others() -> None:
+    whole = datasets.network("davis")
+    train, pairs, edge = held_out(whole, seed=1)
+    assert (int(edge.sum()), len(edge)) == (9, 9 + 16)
+    assert whole.missing is not None
+    assert num_known(whole) == 18 * 14 == num_known(train) + len(pairs)
+    known = whole.adjacency()[pairs[:, 0], pairs[:, 1]]
+    assert torch.equal(known == 1, edge)
+    assert train.adjacency()[pairs[:, 0], pairs[:, 1]].isnan().all()
+    again, other = held_out(whole, seed=1), held_out(whole, seed=2)
+    assert torch.equal(again[1], pairs)
+    assert not torch.equal(other[1], pairs)
+
+
+def test_scores() -> None:
+    assert log_score(torch.tensor([0.25, 0.5]), torch.tensor([True, False])) == pytest.approx(-1.5 * math.log(2))
+    rows = _binned([(0.01, 0), (0.015, 1), (1.0, 1)])
+    assert [row[:4] for row in rows] == [("0 to 0.02", 2, 0.0125, 0.5), ("0.8 to 1", 1, 1.0, 1.0)]
+    assert all(row[4] > 0 for row in rows)
+
+
+def test_report_says_where_the_flat_model_wins(tmp_path: Path) -> None:
+    experiment, store = Networks(seeds=3), RunStore(tmp_path)
+    common = {"r_hat": 1.0, "ess": 900.0, "converged": True}
+    # Of the karate club the flat model predicts better; its evidence is less there, and more for the families.
+    for data, best in (("karate", "h2"), ("florentine", "e2")):
+        for space, degrees in MODELS:
+            for seed in range(3):
+                flat = space == "e2" and not degrees
+                scores = {"auc": 0.8, "log_score": -0.3 - (0 if flat else 0.1) + 0.01 * seed, "gain": 0.1}
+                cell = NetworkCell(data, space, degrees, HELD_OUT)
+                metrics = {**common, **scores, "p": [0.1, 0.9], "edge": [0, 1]}
+                store.append(Job(experiment, cell, seed), metrics=metrics, seconds=1.0, machine=MACHINE)
+                cell = NetworkCell(data, space, degrees, EVIDENCE)
+                value = -100.0 if space == best and not degrees else -110.0
+                metrics = {**common, "log_evidence": value + 0.1 * seed, "standard_error": 0.05}
+                if space != "e2":
+                    metrics["curvature"] = [0.5, 1.0, 2.0]
+                store.append(Job(experiment, cell, seed), metrics=metrics, seconds=1.0, machine=MACHINE)
+    results = Results(experiment, store)
+    text, figure = networks(results)
+    plt.close(figure)
+    assert _gain(results, "karate", ("h2", False)) == pytest.approx((-0.1, 0.0))
+    karate, families = (next(x for x in text.splitlines() if x.startswith(f"* {n}")) for n in ("karate", "Florentine"))
+    assert "e2 is better than h2, s2, h3, e2 with degrees and h2 with degrees" in karate
+    assert "the evidence prefers h2, and rules out all others" in karate
+    assert "the evidence prefers e2, and rules out all others at 20 to 1: the flat model wins" in families
+    assert "Davis" not in text
+    assert "| karate club | h2 | -99.9" in text
+    assert "1 (0.5 to 2)" in text
