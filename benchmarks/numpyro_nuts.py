@@ -206,7 +206,12 @@ def theirs(posterior: Any, warmup: int, samples: int, seed: int, chains: int = 1
 
 def arrived(posterior: Any, warmup: int, samples: int, seed: int, device: str) -> Walk:
     """Chains of ``sample_posterior``."""
-    settings = {"num_chains": 64 if device == "cuda" else 32, "num_samples": samples, "warmup": warmup, "seed": seed}
+    settings: dict[str, Any] = {
+        "num_chains": 64 if device == "cuda" else 32,
+        "num_samples": samples,
+        "warmup": warmup,
+        "seed": seed,
+    }
     with torch.device(device):
         found = sample_posterior(posterior.on(device).model, progress=False, **settings)
     draws = {name: value.cpu() for name, value in found.samples.items()}

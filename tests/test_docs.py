@@ -73,7 +73,12 @@ def test_doctests(path: Path) -> None:
 # Chains are compiled for every model.
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.slow] * ("sample_posterior" in path.read_text())) for path in NOTEBOOKS],
+    [
+        pytest.param(
+            path, marks=[pytest.mark.slow] * bool(re.search(r"sample_posterior|infer\.compare", path.read_text()))
+        )
+        for path in NOTEBOOKS
+    ],
     ids=page_name,
 )
 def test_notebooks_run(path: Path) -> None:

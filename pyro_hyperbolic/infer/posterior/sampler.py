@@ -364,8 +364,8 @@ class Chains:
         if not found or ((before - energies).abs() > _APART).double().mean() > 0.5:
             return None
         weights = torch.tensor([mode.evidence for mode in found]).softmax(0).tolist()
-        at = torch.tensor([mode.energy for mode in found])
-        nearest = (energies.cpu().unsqueeze(-1) - at).abs().argmin(-1)
+        at = energies.new_tensor([mode.energy for mode in found])
+        nearest = (energies.unsqueeze(-1) - at).abs().argmin(-1)
         return [
             {"energy": mode.energy + self.target.held, "weight": weight, "chains": int((nearest == number).sum())}
             for number, (mode, weight) in enumerate(zip(found, weights, strict=True))
