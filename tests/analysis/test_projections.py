@@ -77,6 +77,7 @@ def test_horospheres_stay(dim: int) -> None:
         assert float(folded) == pytest.approx(math.atanh(1 / math.sqrt(2)) - 0.3)
 
 
+@pytest.mark.slow
 def test_horo_pca_takes_the_best_of_its_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     ball = PoincareBall(1.0)
     v = torch.randn(30, 4, dtype=DOUBLE) * torch.tensor([1.2, 1.0, 0.8, 0.3])

@@ -51,6 +51,7 @@ def test_the_table_and_going_on(
         "ensemble of 360, per member and step",
         "IWAE-5000 of 10000 images",
         *(f"NUTS, {name}, per {share}" for name in POSTERIORS for share in ("leapfrog", "effective sample")),
+        *(f"sample_posterior, {name}, per effective sample" for name in POSTERIORS),
     ]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(measured)

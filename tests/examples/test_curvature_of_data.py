@@ -17,6 +17,8 @@ def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
     return load_example("curvature_of_data")
 
 
+# The chains are compiled.
+@pytest.mark.slow
 def test_it_runs(example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = example.main([*TINY.split(), "--output-dir", str(tmp_path)])
     names = ["curvature_of_data.json", "curvature_of_data.png", "curvature_predicted.png"]

@@ -38,6 +38,8 @@ def example(load_example: Callable[[str], ModuleType]) -> ModuleType:
     return module
 
 
+# The chains are compiled.
+@pytest.mark.slow
 def test_runs(
     example: ModuleType,
     load_example: Callable[[str], ModuleType],

@@ -191,6 +191,7 @@ def two_chains():
         return run(nuts(Triangulation(copies=4).model), num_samples=40, num_chains=2)
 
 
+@pytest.mark.slow
 def test_diagnostics_of_two_chains(two_chains):
     diagnostics = two_chains.diagnostics()
     assert two_chains.get_samples(group_by_chain=True)["z"].shape == (2, 40, 4, 2)

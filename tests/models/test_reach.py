@@ -120,7 +120,10 @@ def test_spheres_have_no_end():
     "build",
     [
         lambda: HyperbolicVAE(PoincareBall(1.0), 2, 10, hidden_dim=16, likelihood="laplace"),
-        lambda: ManifoldVAE(ManifoldModule("p2,h2", learnable=True), 4, 10, hidden_dim=16, likelihood="laplace"),
+        pytest.param(
+            lambda: ManifoldVAE(ManifoldModule("p2,h2", learnable=True), 4, 10, hidden_dim=16, likelihood="laplace"),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["ball", "product"],
 )

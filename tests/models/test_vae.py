@@ -458,6 +458,7 @@ class TestBound:
         # Trained to where the latents say something: a KL near 0 would be above 0 for nothing.
         assert kls[-1][0] > 1.0
 
+    @pytest.mark.slow
     def test_divergence_stays_positive(self):
         self.check("riemannian", 100, 1e-2)
 

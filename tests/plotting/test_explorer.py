@@ -193,7 +193,11 @@ def test_center(center: Any, point: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("manifold", "projection"),
-    [(PoincareBall(0.5), "tangent"), (Lorentz(0.5), "horo"), (PoincareBall(0.5), TangentPCA)],
+    [
+        (PoincareBall(0.5), "tangent"),
+        pytest.param(Lorentz(0.5), "horo", marks=pytest.mark.slow),
+        (PoincareBall(0.5), TangentPCA),
+    ],
     ids=str,
 )
 def test_more_dimensions_are_projected(manifold: Manifold, projection: Any) -> None:
@@ -241,6 +245,7 @@ def test_large_images_are_made_small() -> None:
     assert (found["width"], found["height"]) == (64, 32)
 
 
+@pytest.mark.slow
 def test_five_thousand_digits_take_less_than_eight_megabytes(tmp_path: Path) -> None:
     images, labels = datasets.mnist(train=True, bundled=True)
     points = BALL.from_normal_coords(None, torch.randn(5000, 2, dtype=DOUBLE))

@@ -178,6 +178,7 @@ class TestAgainstSeparateRuns:
         assert not torch.equal(pairs[1][1].scale, pairs[2][1].scale)
         same(svi.parameters["scale"][1].exp(), pairs[1][1].scale, TOLERANCE)
 
+    @pytest.mark.slow
     def test_compiled(self):
         pairs = [(Slope(size=6), SlopeGuide(6)) for _ in range(2)]
         x = torch.randn(10, 6)
