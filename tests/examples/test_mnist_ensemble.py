@@ -61,6 +61,7 @@ def test_members_and_their_mean(whole: tuple[Path, dict[str, Any]]) -> None:
     assert 2 * summary["half_width"] == pytest.approx(high - low, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_member_starts_as_a_model_of_its_seed(
     run: Run, load_example: Callable[[str], ModuleType], digits: Path, tmp_path: Path
 ) -> None:

@@ -99,7 +99,7 @@ def source(store: RunStore) -> Source:
 
 # Those that take long; the densities and the confusion have further tests below.
 LONG = {"densities_isotropic", "densities_anisotropic", "branching_embeddings", "branching_curvatures"}
-LONG |= {"mnist_latents", "confusion"}
+LONG |= {"mnist_latents", "confusion", "branching_distances", "branching_gyroplanes"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in FIGURES])

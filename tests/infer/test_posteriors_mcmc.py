@@ -201,6 +201,7 @@ def test_diagnostics_of_two_chains(two_chains):
     assert not any(diagnostics["divergences"].values())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 def test_export_to_arviz(two_chains):
     arviz = pytest.importorskip("arviz")

@@ -78,6 +78,7 @@ def test_potential_energy_is_minus_the_log_density_of_the_coordinates(manifold):
         torch.testing.assert_close(potential({"z": v.expand(1, 1, 2)}), -expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_chains():
     program = Mixture(copies=48)
     kernel = HMC(

@@ -221,6 +221,7 @@ def test_doubly_reparametrised_gradient(vae):
     assert ((ours.mean(0) - plain.mean(0)).abs() < 5 * error).all()
 
 
+@pytest.mark.slow
 def test_ensemble():
     x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     members = []

@@ -139,6 +139,7 @@ class TestSampledNonEdges:
         error = draws.std() / 20
         assert abs(draws.mean() - whole) < 5 * error < 0.1 * abs(whole)
 
+    @pytest.mark.slow
     def test_gradient_is_unbiased(self):
         vgae = VGAES[0].build()
         z = vgae.prior().sample((NUM_NODES,)).requires_grad_()
