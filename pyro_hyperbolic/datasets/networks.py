@@ -26,16 +26,16 @@ def network(
 ) -> Network:
     """Load a network for :class:`~pyro_hyperbolic.models.LatentSpaceNetwork`.
 
-    ======================  ==========================================================  =====  =====
-    source                  network                                                     nodes  edges
-    ======================  ==========================================================  =====  =====
-    ``"karate"``            friends in a karate club (Zachary, 1977)                       34     78
-    ``"les_miserables"``    characters in one chapter of the novel (Knuth, 1993)           77    254
-    ``"florentine"``        marriages of families of Florence (Padgett and Ansell, 1993)   15     20
-    ``"davis"``             women and the events that they attended (Davis et al., 1941)   32     89
+    ======================  ============================================================  =====  =====
+    source                  network                                                       nodes  edges
+    ======================  ============================================================  =====  =====
+    ``"karate"``            friends in a karate club (Zachary, 1977)                         34     78
+    ``"les_miserables"``    characters in one chapter of the novel (Knuth, 1993)             77    254
+    ``"florentine"``        marriages of families of Florence (Padgett and Ansell, 1993)     15     20
+    ``"davis"``             women and the events that they attended (Davis et al., 1941)     32     89
     a path                  GraphML if it ends so, or an edge list of integers
     a graph                 of networkx, directed or not, or :class:`Graph`
-    ======================  ==========================================================  =====  =====
+    ======================  ============================================================  =====  =====
 
     The first four are networkx's own, so no file is needed. In the fourth, pairs of two women and of two events are
     missing, as they cannot be edges. Pairs that a file or a graph repeats are joined, and their weights are added.
