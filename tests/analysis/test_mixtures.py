@@ -71,6 +71,7 @@ def test_as_good_as_a_direct_search(case: SpaceCase) -> None:
     same(fit.scale.squeeze(-1), start[2].exp(), 1e-4)
 
 
+@pytest.mark.slow
 @spaces
 def test_likelihood_never_falls(case: SpaceCase) -> None:
     x = case.points(60, size=0.8)
@@ -80,6 +81,7 @@ def test_likelihood_never_falls(case: SpaceCase) -> None:
     assert fit.history.diff().min() > -1e-12 * fit.history.abs().max()
 
 
+@pytest.mark.slow
 @spaces
 def test_both_precisions_and_pyro(case: SpaceCase) -> None:
     dtype = DTYPES[SPACES.index(case) % 2]

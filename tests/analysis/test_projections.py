@@ -92,6 +92,7 @@ def test_horo_pca_takes_the_best_of_its_starts(monkeypatch: pytest.MonkeyPatch) 
     assert found > min(alone) + 0.02
 
 
+@pytest.mark.slow
 def test_horo_pca_improves_on_its_start() -> None:
     # A tree: three far branches and noise in three more dimensions.
     h = Lorentz(1.0)
@@ -114,6 +115,7 @@ FRAMES = {
 OF_A_FRAME: dict[str, Any] = {"tangent": TangentPCA, "horo": lambda dim: HoroPCA(dim, num_steps=20, batch_size=15)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, 2])
 @pytest.mark.parametrize("kind", OF_A_FRAME)
 def test_the_frame_does_not_matter(kind: str, dim: int) -> None:

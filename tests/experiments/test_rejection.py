@@ -52,6 +52,7 @@ def test_cases_cover_every_proposal() -> None:
     assert min(counts.values()) >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dim", "scale", "c", "proposal"),
     [row if i % 3 == 0 else pytest.param(*row, marks=pytest.mark.slow) for i, row in enumerate(CASES)],
@@ -105,6 +106,7 @@ def test_envelope_is_what_is_integrated_and_drawn(dim: int, q: float, proposal: 
     assert stats.chisquare(counts.numpy(), (mass / mass.sum() * 100_000).numpy()).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_piecewise_exponential_accepts_nearly_all_everywhere() -> None:
     rates = {d: [rate(d, scale, 1.0, "piecewise_exponential") for scale in (1e-4, *SCALES, 30.0)] for d in DIMS}
     assert min(min(row) for row in rates.values()) > 0.96

@@ -149,6 +149,7 @@ def signal_to_noise(samples):
     return samples.mean(0).norm() / samples.std(0).norm()
 
 
+@pytest.mark.slow
 def test_it_is_unbiased():
     programs = Chain(20_000)
     iwae, dreg = (gradient_samples(loss, programs, seed) for seed, loss in enumerate(losses(4, True)))
@@ -170,6 +171,7 @@ def test_its_signal_to_noise_ratio_grows_with_the_number_of_particles():
     assert ratios["dreg", 4] > 3 * ratios["iwae", 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [PoincareBall, Lorentz])
 def test_learned_curvature(kind):
     # In the guide it moves the draws, in the model the density: its gradient is the sum of both estimates.
