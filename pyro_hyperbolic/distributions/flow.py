@@ -9,11 +9,14 @@ from typing import Any
 import torch
 from pyro.distributions.conditional import ConditionalTransformModule
 from pyro.distributions.torch_transform import TransformModule
+from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 from torch.distributions import Transform, constraints
 
+from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.distributions.constraints import on
 from pyro_hyperbolic.distributions.flow_steps import ChartStep, SphereStep, Step, joined
+from pyro_hyperbolic.distributions.provenance import Run, complaint
 from pyro_hyperbolic.geometry import Manifold, Sphere
 from pyro_hyperbolic.ops.checks import check_sizes, checked_integer, is_number
 
@@ -93,6 +96,8 @@ class FlowTransform(Transform):
     def __init__(self, layers: FlowLayers, manifold: Manifold, context: Tensor | None = None) -> None:
         super().__init__()
         self.layers, self.manifold, self._context = layers, manifold, context
+        # As of distributions: in a program a point may be one that does not move with a curvature.
+        self._run = Run.on(manifold) if am_i_wrapped() else None
         self.clear_cache()
 
     @property
@@ -128,6 +133,10 @@ class FlowTransform(Transform):
         last = self._last[0]
         if self._drew and last is not None and y is self._last[1] and not self._lacks_graph(y):
             return last
+        if self._run is not None:
+            stray = complaint(y, self.manifold, self._run, self._is_of, validate=False)
+            if stray is not None:
+                raise ValueError(f"{type(self).__name__}: {stray}")
         x, log_det = self._transformed(y, inverse=True)
         # A point from outside may be a parameter, which its optimiser changes: it is not recognised again.
         self._last, self._drew = (x, y, log_det), False
@@ -141,6 +150,9 @@ class FlowTransform(Transform):
     def _transformed(self, x: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
         context = x.new_zeros(0) if self._context is None else self._context
         return self.layers.transformed(self.manifold, x, context, inverse)
+
+    def _is_of(self, distribution: Any) -> bool:
+        return any(transform is self for transform in getattr(base_distribution(distribution), "transforms", ()))
 
     def _lacks_graph(self, y: Tensor) -> bool:
         """Whether a point was made without the derivatives that are asked for now."""

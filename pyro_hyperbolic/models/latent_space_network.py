@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyro
 import pyro.distributions as dist
@@ -84,26 +84,6 @@ class _Prior:
     def median(self, like: Tensor) -> Tensor:
         value = math.exp(self.loc) if self.support is constraints.positive else self.loc
         return torch.full(self.shape, value, dtype=like.dtype, device=like.device)
-
-
-class _UnitPositions(Positions):
-    """Positions whose scale is the unit of length, and not drawn."""
-
-    def __init__(
-        self, space: Manifold | str, num_points: int, *, dim: int | None, curvature: str | float | Distribution
-    ) -> None:
-        super().__init__(space, num_points, dim=dim, curvature=curvature)
-        usual = [constraints.real if signed else constraints.positive for signed in self.drawn.values()]
-        supports: list[Any] = [p.support if p is not None else one for one, p in zip(usual, self.priors, strict=True)]
-        self.numbers = MeanField({name: (support, ()) for name, support in zip(self.drawn, supports, strict=True)})
-
-    def draw(self, unit: Tensor) -> tuple[Manifold, Tensor]:
-        space = self.draw_space(unit)
-        return space, self._points(space, space.origin(self.dim, unit.dtype, unit.device), unit.unsqueeze(-1))
-
-    def guide(self, unit: Tensor) -> tuple[Manifold, Tensor]:
-        space = self.guide_space(unit)
-        return space, self._points(space, space.from_normal_coords(None, self.loc), self.log_scale.exp())
 
 
 class LatentSpaceNetwork(NamedModel):
@@ -193,7 +173,7 @@ class LatentSpaceNetwork(NamedModel):
         super().__init__(name)
         check_choice("likelihood", likelihood, EDGE_LIKELIHOODS)
         self.num_nodes = checked_integer("num_nodes", num_nodes, least=2)
-        self.positions = _UnitPositions(space, num_nodes, dim=dim, curvature=curvature)
+        self.positions = Positions(space, num_nodes, dim=dim, curvature=curvature, spread="unit")
         self.likelihood, self.directed = EDGE_LIKELIHOODS[likelihood], bool(directed)
         self.groups = None if groups is None else checked_integer("groups", groups, least=2)
         self.register_buffer("node_covariates", checked_features(node_covariates, self.num_nodes))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Manifold
+from pyro_hyperbolic.ops.spanning import spanning_tree
 
 _NEAR, _PARTED = 0.01, 0.05  # shares of the mean distance: points nearer than the one are moved by the other
 
@@ -32,7 +33,7 @@ def radial(d: Tensor, space: Manifold, dim: int) -> Tensor | None:
     sector for itself and what hangs on it in the tree, as wide as these are many.
     """
     root = int(d.square().sum(0).argmin())
-    order, parents = _spanning_tree(d, root)
+    order, parents = spanning_tree(d, root)
     sizes = [1] * len(d)
     for node in reversed(order[1:]):
         sizes[parents[node]] += sizes[node]
@@ -54,21 +55,6 @@ def radial(d: Tensor, space: Manifold, dim: int) -> Tensor | None:
 
 LAYOUTS: dict[str, Callable[[Tensor, Manifold, int], Tensor | None]] = {"scaling": scaled, "tree": radial}
 """Starts by name."""
-
-
-def _spanning_tree(d: Tensor, root: int) -> tuple[list[int], list[int]]:
-    """The points in an order in which each comes after its parent, and these (Prim's algorithm)."""
-    near, parents = d[root].clone(), torch.full((len(d),), root, device=d.device)
-    near[root], order = math.inf, [root]
-    done = torch.zeros(len(d), dtype=torch.bool, device=d.device)
-    done[root] = True
-    for _ in range(len(d) - 1):
-        node = int(near.argmin())
-        order.append(node)
-        done[node], near[node] = True, math.inf
-        closer = (d[node] < near) & ~done
-        near, parents = torch.where(closer, d[node], near), torch.where(closer, node, parents)
-    return order, parents.tolist()
 
 
 def parted(z: Tensor, space: Manifold) -> Tensor:

@@ -64,8 +64,8 @@ class Positions(nn.Module):
     :param dim: dimension of the space. A signature and a product have it.
     :param curvature: ``"fixed"``, as ``space`` has it (1 for a signature), or at a number; ``"learned"`` as a parameter
         that begins there; ``"drawn"``, or a prior.
-    :param spread: prior of the scale ``s``, a distribution of positive numbers. The unit has no part in priors that are
-        given.
+    :param spread: prior of the scale ``s``, a distribution of positive numbers; or ``"unit"`` for :math:`s = u`, which
+        has no site. The unit has no part in priors that are given.
 
     >>> _ = torch.manual_seed(0)
     >>> positions = Positions("h2,e1", 5, curvature="drawn")
@@ -81,17 +81,20 @@ class Positions(nn.Module):
         *,
         dim: int | None = None,
         curvature: str | float | Distribution = "drawn",
-        spread: Distribution | None = None,
+        spread: Distribution | str | None = None,
     ) -> None:
         super().__init__()
         self.num_points = checked_integer("number of points", num_points, least=2)
         self.dim = _dim_of(space, dim)
         self.space, self.priors = _with_curvature(space, curvature)
         self.space.check_dim("dim", self.dim)
-        self.spread = checked_prior("spread", spread)
+        self.is_unit = isinstance(spread, str)
+        if isinstance(spread, str):
+            check_choice("spread", spread, ["unit"])
+        self.spread = None if self.is_unit else checked_prior("spread", spread)
         names = ["c"] if len(self.priors) == 1 else [f"c_{i}" for i in range(len(self.priors))]
         self.drawn = dict(zip(names, self.space().signed_curvatures, strict=False))
-        given = {"spread": self.spread, **dict(zip(names, self.priors, strict=True))}
+        given = dict(zip(names, self.priors, strict=True)) | ({} if self.is_unit else {"spread": self.spread})
         usual = {name: constraints.real if self.drawn.get(name) else constraints.positive for name in given}
         self.numbers = MeanField({n: (usual[n] if p is None else p.support, ()) for n, p in given.items()})
         self.loc = nn.Parameter(WIDTH * torch.randn(self.num_points, self.dim))
@@ -109,10 +112,11 @@ class Positions(nn.Module):
 
     def draw(self, unit: Tensor) -> tuple[Manifold, Tensor]:
         """The space and the points ``(..., N, D)`` of the model."""
-        space = self.draw_space(unit)
-        prior = self.spread if self.spread is not None else dist.LogNormal(unit.log(), torch.ones_like(unit))
-        spread = pyro.sample("spread", prior).to(unit.dtype).unsqueeze(-1)
-        return space, self._points(space, space.origin(self.dim, unit.dtype, unit.device), spread)
+        space, spread = self.draw_space(unit), unit
+        if not self.is_unit:
+            prior = self.spread if self.spread is not None else dist.LogNormal(unit.log(), torch.ones_like(unit))
+            spread = pyro.sample("spread", prior).to(unit.dtype)
+        return space, self._points(space, space.origin(self.dim, unit.dtype, unit.device), spread.unsqueeze(-1))
 
     def guide_space(self, unit: Tensor) -> Manifold:
         """The space of the guide."""
@@ -121,7 +125,8 @@ class Positions(nn.Module):
     def guide(self, unit: Tensor) -> tuple[Manifold, Tensor]:
         """The space and the points of the guide, independent wrapped normals."""
         space = self.guide_space(unit)
-        self.numbers.draw("spread", unit)
+        if not self.is_unit:
+            self.numbers.draw("spread", unit)
         loc, scale = self.loc.to(unit.dtype), self.log_scale.exp().to(unit.dtype)
         return space, self._points(space, space.from_normal_coords(None, loc), scale)
 

@@ -298,6 +298,26 @@ def test_conditional_flows(space, dim):
     assert (q.log_prob(z[:, :1].detach().expand_as(z)).std(-1) > 1e-4).all()
 
 
+@pytest.mark.parametrize("drawn", [False, True])
+def test_observed_points_under_a_curvature_that_moves_are_refused(drawn):
+    """As by the distributions themselves; draws of the flow have a density there."""
+    flow = hdist.manifold_flow(PoincareBall(1.0), 2, layers=1, hidden_dims=(4,))
+
+    def model(x):
+        if drawn:
+            c = pyro.sample("c", dist.LogNormal(0.0, 0.1))
+        else:
+            c = pyro.param("c", torch.tensor(1.0))
+        ball = PoincareBall(c)
+        base = hdist.WrappedNormal(torch.zeros(2), 1.0, ball)
+        pyro.sample("z", dist.TransformedDistribution(base, [flow.on(ball)]), obs=x)
+
+    pyro.clear_param_store()
+    assert pyro.poutine.trace(model).get_trace(None).log_prob_sum().isfinite()
+    with pytest.raises(ValueError, match="the likelihood of observed coordinates under a curvature that moves"):
+        pyro.poutine.trace(model).get_trace(torch.tensor([0.1, 0.2])).log_prob_sum()
+
+
 @pytest.mark.parametrize("copier", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
 def test_copies_transform_alike(copier):
     flow = random_flow(PoincareBall(0.7), 2)

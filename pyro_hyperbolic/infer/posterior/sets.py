@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.ops.spanning import spanning_tree
+
 _MOST_PAIRS = 10  # branches of a point that are joined in pairs
 
 
@@ -49,12 +51,14 @@ class Sets:
 def _branches(distances: Tensor) -> tuple[Tensor, Tensor]:
     """One or two branches of the shortest tree at each of its points, or else all but these; and the points."""
     number = len(distances)
-    below, parents = _below(distances)
+    order, parents = spanning_tree(distances)
+    below = torch.eye(number, dtype=torch.bool)  # for each point those on its side of the edge to its parent
+    for point in reversed(order[1:]):
+        below[parents[point]] |= below[point]
     sets, anchors = [], []
     for point in range(number):
-        children = [child for child in range(number) if parents[child] == point]
-        branches = [below[child] for child in children]
-        if parents[point] >= 0:
+        branches = [below[child] for child in order[1:] if parents[child] == point]
+        if point != order[0]:
             branches.append(~below[point])
         own = torch.arange(number) == point
         pairs = [
@@ -67,25 +71,3 @@ def _branches(distances: Tensor) -> tuple[Tensor, Tensor]:
     if not kept:
         return torch.zeros(0, number, dtype=torch.bool), torch.zeros(0, dtype=torch.long)
     return torch.stack([sets[k] for k in kept]), torch.tensor([anchors[k] for k in kept])
-
-
-def _below(distances: Tensor) -> tuple[Tensor, list[int]]:
-    """The shortest tree (Prim): for each point those on its side of the edge to its parent, and the parents.
-
-    The first point has no parent, which is -1.
-    """
-    number = len(distances)
-    parents, order = [-1] * number, [0]
-    nearest, distance = torch.zeros(number, dtype=torch.long), distances[0].clone()
-    distance[0] = torch.inf
-    for _ in range(number - 1):
-        point = int(distance.argmin())
-        parents[point] = int(nearest[point])
-        order.append(point)
-        closer = (distances[point] < distance) & distance.isfinite()
-        distance, nearest = torch.where(closer, distances[point], distance), torch.where(closer, point, nearest)
-        distance[point] = torch.inf
-    below = torch.eye(number, dtype=torch.bool)
-    for point in reversed(order[1:]):
-        below[parents[point]] |= below[point]
-    return below, parents
