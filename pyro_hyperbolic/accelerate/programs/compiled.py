@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyro
@@ -91,12 +91,12 @@ class CompiledGraph:
         out = self._first_call(forms, leaves) if run is None else run(*leaves)
         return unflatten(out, self._out_spec)
 
-    def fixed(self, *inputs: Tensor) -> Callable[..., Sequence[Tensor]]:
+    def fixed(self, *inputs: Any) -> Callable[..., Any]:
         """The same for tensors of the forms of these, which are not looked at again: a third of a short call's time."""
         self(*inputs)
         constants = self._constants
-        run = self._runs[_forms((*constants, *inputs))]
-        return lambda *inputs: run(*constants, *inputs)
+        run = self._runs[_forms((*constants, *flatten(inputs)[0]))]
+        return lambda *inputs: unflatten(run(*constants, *flatten(inputs)[0]), self._out_spec)
 
     def _first_call(self, forms: Any, leaves: tuple[Any, ...]) -> Any:
         key = self._key(forms)

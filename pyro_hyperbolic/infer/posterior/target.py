@@ -37,9 +37,8 @@ class Target:
         self.blocks = blocks({name: site.shape for name, site in self.energy.sites.items()}, self.prior)
         mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None, None))
         with explained("compiled", "give the program a fixed structure, or use pyro.infer.MCMC"):
-            compiled = compile_function(mapped, self.prior, *self._terms())
-            self._run = lambda x: compiled(x, *self._terms())
-            self._run(self.prior)
+            run = compile_function(mapped, self.prior, *self._terms()).fixed(self.prior, *self._terms())
+            self._run = lambda x: run(x, *self._terms())
         self._evaluate = Captured(self._run)
 
     def gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
