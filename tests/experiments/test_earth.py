@@ -32,7 +32,7 @@ def test_kernels_are_a_density_and_beat_the_uniform() -> None:
     uniform = HypersphericalUniform(3, torch.float64)
     train = torch.nn.functional.normalize(uniform.sample((60,)) + torch.tensor([2.0, 0.0, 0.0]), dim=-1)
     grid = uniform.sample((40_000,))
-    (validation, everywhere), setting = kernel_densities(train[:40], [train[40:], grid])
+    (validation, everywhere), setting, _ = kernel_densities(train[:40], [train[40:], grid])
     weights = everywhere.exp() * 4 * math.pi
     assert abs(weights.mean() - 1) < 5 * weights.std() / 200
     assert validation.mean() > -math.log(4 * math.pi) + 0.3
