@@ -162,6 +162,8 @@ class Earth(Experiment):
             if time.monotonic() - saved >= session.checkpoint_seconds:
                 save_checkpoint({"ensemble": svi.state_dict(), "epoch": epoch, "best": best}, path)
                 saved = time.monotonic()
+        if done == self.epochs:
+            svi.evaluate_loss(*held_out)  # which sets the ensemble up
         with torch.no_grad():
             for name, value in svi.parameters.items():
                 value.copy_(best["parameters"][name])
@@ -233,12 +235,12 @@ def kept(best: dict[str, Any], losses: Tensor, epoch: int, parameters: dict[str,
 
 
 def padded(rows: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Rows of several lengths as one tensor, each padded by its first one, and weights of which padding has none."""
+    """Rows of several lengths as one tensor, each padded by its first one, and weights: next to none of the padding."""
     longest = max(map(len, rows))
     points = torch.stack([torch.cat([x, x[:1].expand(longest - len(x), *x.shape[1:])]) for x in rows])
     sizes = torch.tensor([len(x) for x in rows], device=points.device).unsqueeze(-1)
-    weights = (torch.arange(longest, device=points.device) < sizes) / sizes
-    return points, weights
+    is_real = torch.arange(longest, device=points.device) < sizes
+    return points, torch.where(is_real, 1 / sizes, torch.finfo(points.dtype).tiny)
 
 
 def moved(x: Tensor, widths: Tensor, generator: torch.Generator) -> Tensor:
@@ -301,13 +303,13 @@ def kernel_densities(train: Tensor, held_out: list[Tensor]) -> tuple[list[Tensor
     for neighbours in NEIGHBOURS:
         near = _neighbour_distances(train, neighbours).clamp(min=LEAST_WIDTH)
         for factor in FACTORS:
-            density = _cauchy_mixture(held_out[0], train, factor * near)
+            density = log_kernels(held_out[0], train, factor * near)
             for share in UNIFORM:
                 loss = -mixed(density, uniform, share).mean().item()
                 found.append((loss, neighbours, factor, share))
     _, neighbours, factor, share = min(found)
     widths = factor * _neighbour_distances(train, neighbours).clamp(min=LEAST_WIDTH)
-    densities = [mixed(_cauchy_mixture(x, train, widths), uniform, share) for x in held_out]
+    densities = [mixed(log_kernels(x, train, widths), uniform, share) for x in held_out]
     return densities, {"neighbours": neighbours, "factor": factor, "uniform": share}, widths
 
 
@@ -320,7 +322,7 @@ def _neighbour_distances(x: Tensor, number: int) -> Tensor:
     return torch.cat(kept)
 
 
-def _cauchy_mixture(x: Tensor, centres: Tensor, widths: Tensor) -> Tensor:
+def log_kernels(x: Tensor, centres: Tensor, widths: Tensor) -> Tensor:
     r"""Log-density of a mixture of equal weights: :math:`\frac{1}{4\pi}\big((1-\rho^2)/|x - \rho m|^2\big)^2` each."""
     rho = _rho(widths)
     out = []
