@@ -19,10 +19,9 @@ _UNIT_SLOPE = math.log(math.expm1(1.0))  # whose softplus is 1
 
 
 class Spline(NamedTuple):
-    """Widths and heights of the bins ``(..., K)``, each of sum 1, and the slopes at the knots ``(..., K + 1)``."""
+    """The bins' widths and heights ``(..., 2, K)``, each of sum 1, and the slopes at the knots ``(..., K + 1)``."""
 
-    widths: Tensor
-    heights: Tensor
+    sizes: Tensor
     slopes: Tensor
 
 
@@ -49,15 +48,15 @@ def monotone(x: Tensor, gap: Tensor, spline: Spline, inverse: bool = False) -> t
     :param spline: of batch shape ``(...)``.
     :param inverse: whether ``x`` is a value, whose argument is looked for; the slope is that of the spline there.
 
-    >>> flat = Spline(torch.full((2,), 0.5), torch.tensor([0.2, 0.8]), torch.ones(3))
+    >>> flat = Spline(torch.tensor([[0.5, 0.5], [0.2, 0.8]]), torch.ones(3))
     >>> y, rest, _ = monotone(torch.tensor(0.5), torch.tensor(0.5), flat)
     >>> y, rest, monotone(y, rest, flat, inverse=True)[0]
     (tensor(0.2000), tensor(0.8000), tensor(0.5000))
     """
-    batch = torch.broadcast_shapes(x.shape, *[part.shape[:-1] for part in spline])
+    batch = torch.broadcast_shapes(x.shape, spline.sizes.shape[:-2], spline.slopes.shape[:-1])
     x, gap = x.expand(batch), gap.expand(batch)
-    widths, heights, ends = (part.expand(batch + part.shape[-1:]) for part in spline)
-    sizes = torch.stack([heights, widths] if inverse else [widths, heights], -2)
+    sizes, ends = spline.sizes.expand(batch + spline.sizes.shape[-2:]), spline.slopes.expand(batch + (-1,))
+    sizes = sizes.flip(-2) if inverse else sizes
     knots = sizes.cumsum(-1)[..., :-1]
     index = (x.unsqueeze(-1) >= knots[..., 0, :]).sum(-1)
     # What is below a bin and above it: nothing below the first and above the last one, whatever the rounding. All is
