@@ -101,7 +101,7 @@ class Earth(Experiment):
     batch_size: int = 512
     learning_rate: float = 3e-3
     layers: int = 6
-    hidden_dim: int = 64
+    hidden_dim: int = 128
     bins: int = 24
 
     def cells(self) -> Sequence[EarthCell]:

@@ -35,7 +35,7 @@ def earth(results: Results) -> tuple[str, Figure]:
     for name, words in ESTIMATES.items():
         new.append([f"{words}, other rows", *(results.text(cell, f"{name} new", digits=2) for cell in cells)])
     warning = (
-        "\nMany rows are in a file more than once, and then a test place may be a training place, where a method is"
+        "\nSome rows are in a file more than once, and then a test place may be a training place, where a method is"
         " rewarded for remembering. The first row is the share of such test rows in per cent, and the others have the"
         " losses on the rest. Of the 827 rows of volcanoes only 267 are distinct: that column tells little about"
         " densities. The published values have the same files, and count all rows. No kernel is narrower than 6 km"
@@ -56,5 +56,5 @@ def _draw(results: Results, cells: list[EarthCell]) -> Figure:
     ax.set_xticks(range(len(cells)), [cell.name for cell in cells])
     ax.set_ylabel("negative test log-likelihood (nats)")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, fontsize="small")
+    ax.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
     return figure

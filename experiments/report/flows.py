@@ -129,12 +129,12 @@ def _coverage(results: Results) -> str:
 
 
 def _draw(results: Results) -> Figure:
-    figure, axes = plt.subplots(1, 2, figsize=(8.2, 3.2), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.8), layout="constrained")
     _draw_binary(axes[0], results)
     _draw_gains(axes[1], results)
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
-        ax.legend(frameon=False, fontsize="small")
+        ax.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
     return figure
 
 
