@@ -54,8 +54,8 @@ class Session:
         """
         pyro.clear_param_store()
         pairs = [(member.model, member.guide) for member in members]
-        rates = None if isinstance(learning_rate, float) else list(learning_rate)
-        optim = pyro.optim.Adam({"lr": learning_rate if rates is None else rates[0]})
+        rates = list(learning_rate) if isinstance(learning_rate, Sequence) else None
+        optim = pyro.optim.Adam({"lr": rates[0] if rates else learning_rate})
         # A member that diverges is reported as such at the end; it must not stop the others.
         svi = EnsembleSVI(pairs, optim, Trace_ELBO(), learning_rates=rates, compile=self.compile, validate_every=_NEVER)
         path = self.store.checkpoint_path(jobs)
