@@ -7,28 +7,37 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyro
+import pyro.distributions as dist
 import torch
 from pyro.infer import SVI, Trace_ELBO
 
 from benchmarks.results import require
 from pyro_hyperbolic import PoincareBall
-from pyro_hyperbolic.geometry import signature_dim
+from pyro_hyperbolic.distributions import HypersphericalUniform, manifold_flow
+from pyro_hyperbolic.geometry import from_signature, signature_dim
 from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, log_marginal_likelihood
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVGAE, ManifoldVAE
 
 DIM, BATCH, MEMBERS = 10, 128, 90
-UNITS = {"step": ("ms", 1e3), "ensemble": ("us/member-step", 1e6), "graph": ("ms", 1e3), "evaluation": ("s", 1.0)}
-KINDS, DISTRIBUTIONS = ("stock", "captured", "compiled"), ("wrapped", "riemannian", "euclidean")
+POINTS, FLOW_LAYERS = 1_000_000, 8
+UNITS = {
+    "step": ("ms", 1e3),
+    "ensemble": ("us/member-step", 1e6),
+    "graph": ("ms", 1e3),
+    "evaluation": ("s", 1.0),
+    "density": ("s", 1.0),
+}
+KINDS, DISTRIBUTIONS = ("stock", "captured", "compiled"), ("wrapped", "riemannian", "euclidean", "flow")
 
 
 @dataclass(frozen=True)
 class Row:
     """One configuration.
 
-    :param subject: ``step`` of one auto-encoder, ``ensemble``, ``graph`` (a whole-graph step of the VGAE) or
-        ``evaluation`` (IWAE-5000 of 10,000 images).
+    :param subject: ``step`` of one auto-encoder, ``ensemble``, ``graph`` (a whole-graph step of the VGAE),
+        ``evaluation`` (IWAE-5000 of 10,000 images) or ``density`` (of a million points on a sphere under a flow).
     :param kind: ``stock`` (``pyro.infer.SVI``), ``captured`` in a CUDA graph, or ``compiled`` (and captured).
-    :param distribution: of the prior and the posterior.
+    :param distribution: of the prior and the posterior; ``flow`` is a posterior of eight layers alone.
     :param space: the signature of the latent space; the ball if there is none.
     """
 
@@ -49,6 +58,7 @@ class Row:
             "ensemble": f"ensemble of {self.members}, {self.kind}, {latent}, batch {self.batch}",
             "graph": f"graph step, {self.kind}, {self.distribution}, N={self.nodes}",
             "evaluation": f"IWAE-5000 of 10,000 images, {self.kind}, {latent}",
+            "density": f"density of 1,000,000 points, {self.kind}, {latent}",
         }
         return what[self.subject]
 
@@ -82,6 +92,8 @@ WRAPPED_90, RIEMANNIAN_90 = (
 )
 MIXED_90 = Row("ensemble", "compiled", members=MEMBERS, space="h2,s2,e2")
 EVALUATION = Row("evaluation", "compiled")
+FLOW, WITHOUT_FLOW = (Row("step", "compiled", distribution, space="p2") for distribution in ("flow", "wrapped"))
+DENSITY = Row("density", "stock", "flow", space="s2")
 GROWING = ("stock", "captured")
 # A row that is in several groups is measured once. What has to be compiled costs most and is rare.
 GROUPS: dict[str, list[Row]] = {
@@ -93,6 +105,9 @@ GROUPS: dict[str, list[Row]] = {
         EVALUATION,
         *_single("stock"),
         *_single("captured"),
+        FLOW,
+        WITHOUT_FLOW,
+        DENSITY,
     ],
     "dimension": [
         *(Row("step", kind, dim=d) for d in (2, 5, 10, 20, 50, 64) for kind in GROWING),
@@ -113,8 +128,14 @@ GROUPS: dict[str, list[Row]] = {
         *(Row("ensemble", "compiled", members=MEMBERS, space=space) for space in ("h6", "s6", "u6")),
         Row("ensemble", "captured", members=MEMBERS, space="h2,s2,e2"),
     ],
+    "flows": [
+        FLOW,
+        WITHOUT_FLOW,
+        DENSITY,
+        *(Row("ensemble", "compiled", name, members=MEMBERS, space="p2") for name in ("flow", "wrapped")),
+    ],
 }
-BOUNDS = {WRAPPED_90: 30.0, RIEMANNIAN_90: 30.0, MIXED_90: 27.0, EVALUATION: 2.0} | dict.fromkeys(
+BOUNDS = {WRAPPED_90: 30.0, RIEMANNIAN_90: 30.0, MIXED_90: 27.0, EVALUATION: 2.0, DENSITY: 1.0} | dict.fromkeys(
     _single("compiled"), 0.35
 )
 # Name, numerator, denominator, bound.
@@ -124,6 +145,7 @@ RATIOS: list[tuple[str, Row, Row, float]] = [
         (f"Riemannian / wrapped, step, {kind}", Row("step", kind, "riemannian"), Row("step", kind), 1.5)
         for kind in ("captured", "compiled")
     ),
+    (f"flow of {FLOW_LAYERS} layers / wrapped, p2, step, compiled", FLOW, WITHOUT_FLOW, 3.0),
 ]
 
 
@@ -163,9 +185,10 @@ def _vae(row: Row, device: str, tiny: bool) -> Any:
     if row.distribution == "euclidean":
         return EuclideanVAE(row.dim, (28, 28), hidden_dim=hidden).to(device)
     manifold, dim = (row.space, signature_dim(row.space)) if row.space else (PoincareBall(0.2), row.dim)
-    return ManifoldVAE(
-        manifold, dim, (28, 28), hidden_dim=hidden, prior=row.distribution, posterior=row.distribution
-    ).to(device)
+    options: dict[str, Any] = {"prior": row.distribution, "posterior": row.distribution}
+    if row.distribution == "flow":
+        options |= {"prior": "wrapped", "flow": {"layers": 1 if tiny else FLOW_LAYERS}}
+    return ManifoldVAE(manifold, dim, (28, 28), hidden_dim=hidden, **options).to(device)
 
 
 def _trainer(row: Row, program: Any, tiny: bool) -> Any:
@@ -223,4 +246,17 @@ def _evaluation(row: Row, device: str, tiny: bool) -> Work:
     return Work(lambda: evaluate(x[:208]), lambda: evaluate(x), longest=1)
 
 
-_SUBJECTS = {"step": _step, "ensemble": _ensemble, "graph": _graph, "evaluation": _evaluation}
+def _density(row: Row, device: str, tiny: bool) -> Work:
+    dim = signature_dim(row.space)
+    flow = manifold_flow(from_signature(row.space), dim, layers=1 if tiny else FLOW_LAYERS).to(device)
+    uniform = HypersphericalUniform(dim + 1, device=torch.device(device))
+    x = uniform.sample((100 if tiny else POINTS,))
+
+    @torch.no_grad()
+    def evaluate() -> torch.Tensor:
+        return dist.TransformedDistribution(uniform, [flow]).log_prob(x)
+
+    return Work(evaluate, evaluate, longest=3)
+
+
+_SUBJECTS = {"step": _step, "ensemble": _ensemble, "graph": _graph, "evaluation": _evaluation, "density": _density}

@@ -51,10 +51,10 @@ PANELS = {
 
 
 def series(result: dict[str, Any], panel: Panel) -> dict[tuple[str, str], list[Entry]]:
-    """The measured rows of a panel by kind and distribution, in the order of the axis, if there are two."""
+    """The measured rows of a panel on the ball by kind and distribution, in the order of the axis, if there are two."""
     found: dict[tuple[str, str], list[Entry]] = {}
     for row in sorted(result["rows"], key=lambda row: row[panel.axis]):
-        if row["median"] is not None and panel.belongs(row):
+        if row["median"] is not None and not row.get("space") and panel.belongs(row):
             found.setdefault((row["kind"], row["distribution"]), []).append(row)
     return {key: rows for key, rows in found.items() if len(rows) > 1}
 

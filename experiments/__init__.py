@@ -3,8 +3,8 @@
 This folder is not installed with the library: run it in a clone of the repository.
 
 Each table is a frozen dataclass with the settings of its experiment (:class:`Table1` to :class:`Table4`,
-:class:`Ablation`, and :class:`Mixed`, :class:`Cells`, :class:`Choices`, :class:`Distances`, :class:`Earth` and
-:class:`Networks`, which the paper does not have).
+:class:`Ablation`, and :class:`Mixed`, :class:`Cells`, :class:`Choices`, :class:`Distances`, :class:`Earth`,
+:class:`Flows` and :class:`Networks`, which the paper does not have).
 :func:`sweep` trains what a :class:`RunStore` does not hold yet, cells of one shape together as the members of one
 :class:`~pyro_hyperbolic.infer.EnsembleSVI`. A report sets the results beside the paper's.
 """
@@ -15,6 +15,7 @@ from experiments.choices import Choices
 from experiments.distances import Distances
 from experiments.earth import Earth
 from experiments.experiment import Experiment
+from experiments.flows import Flows
 from experiments.job import Cell, Job
 from experiments.mixed import Mixed
 from experiments.networks import Networks
@@ -33,6 +34,7 @@ __all__ = [
     "Distances",
     "Earth",
     "Experiment",
+    "Flows",
     "Job",
     "Mixed",
     "Networks",

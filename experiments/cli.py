@@ -20,6 +20,7 @@ from experiments.distances import Distances
 from experiments.earth import Earth
 from experiments.experiment import Experiment
 from experiments.figures import FIGURES, draw
+from experiments.flows import Flows
 from experiments.mixed import Mixed
 from experiments.networks import Networks
 from experiments.report import NoRunsError, write_report
@@ -32,7 +33,7 @@ from experiments.table4 import Table4
 
 T = TypeVar("T", bound=Experiment)
 
-TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells, Choices, Earth, Distances, Networks)
+TABLES = (Table1, Table2, Table3, Table4, Ablation, Mixed, Cells, Choices, Earth, Flows, Distances, Networks)
 EXPERIMENTS: dict[str, Any] = {table.command: table for table in TABLES}
 
 DESCRIPTION = """Reproduce the tables and figures of the paper.

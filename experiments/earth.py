@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import math
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro
 import pyro.distributions as dist
@@ -24,13 +25,14 @@ from pyro_hyperbolic.datasets.paths import data_root
 from pyro_hyperbolic.distributions import HypersphericalUniform, manifold_flow
 from pyro_hyperbolic.infer import EnsembleSVI, load_checkpoint, save_checkpoint
 from pyro_hyperbolic.models.named import NamedModel
-from pyro_hyperbolic.ops.special import unit
+from pyro_hyperbolic.ops.special import squared_norm, unit
 
 FILES = {"volcano": "volerup.csv", "earthquake": "quakes_all.csv", "flood": "flood.csv", "fire": "fire.csv"}
 NEIGHBOURS = (2, 4, 8, 16)
 FACTORS = (0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)
 UNIFORM = (0.003, 0.01, 0.03, 0.1)
 WEIGHTS = tuple(i / 20 for i in range(21))
+NOISES = (0.0, 0.5, 1.0)
 LEAST_WIDTH = 1e-3  # of a kernel, 6 km: below, it rewards rows that are in a file twice
 _ROWS = 500  # of a matrix of distances that exist at a time
 _NEVER = 1 << 60
@@ -59,13 +61,13 @@ class FlowDensity(NamedModel):
         uniform = HypersphericalUniform(3, like.dtype, like.device, validate_args=False)
         return dist.TransformedDistribution(uniform, [self.flow], validate_args=False)
 
-    def model(self, x: Tensor) -> None:
-        """Points given, with the mean of their densities as a loss."""
+    def model(self, x: Tensor, weights: Tensor) -> None:
+        """Points given, with the weighted sum of their densities as a loss."""
         self._register()
-        with poutine.scale(scale=1 / len(x)), pyro.plate("data", len(x)):
+        with poutine.scale(scale=weights), pyro.plate("data", len(x)):
             pyro.sample("x", self.distribution(x), obs=x)
 
-    def guide(self, x: Tensor) -> None:
+    def guide(self, x: Tensor, weights: Tensor) -> None:
         """Nothing is latent."""
 
 
@@ -75,28 +77,31 @@ class Earth(Experiment):
 
     Each run has three estimates, whose settings its validation data choose:
 
-    * a flow of the uniform distribution, after the epoch that is best there;
     * kernels: a mixture of spherical Cauchy distributions at the training points, each of which is the image of the
       uniform distribution under a conformal map. Widths are multiples of the distance to a near neighbour, and a share
       of the mass is uniform;
+    * a flow of the uniform distribution, after the epoch that is best on the validation data. Its training points are
+      moved at random at each step, by draws of the kernels with all widths multiplied by one of ``NOISES``;
     * a mixture of the two.
 
-    :param epochs: of training.
+    :param epochs: of training; the learning rate falls to a hundredth.
     :param steps: of an epoch.
     :param batch_size: points per step.
-    :param learning_rate: of Adam.
+    :param learning_rate: of Adam at first.
     :param layers: of the flow, like ``hidden_dim`` and ``bins``.
     """
 
     command = "earth"
 
+    worth_compiling = True
+
     seeds: int = 5
-    epochs: int = 40
-    steps: int = 300
+    epochs: int = 50
+    steps: int = 500
     batch_size: int = 512
-    learning_rate: float = 1e-3
-    layers: int = 8
-    hidden_dim: int = 64
+    learning_rate: float = 3e-3
+    layers: int = 6
+    hidden_dim: int = 128
     bins: int = 24
 
     def cells(self) -> Sequence[EarthCell]:
@@ -106,36 +111,41 @@ class Earth(Experiment):
         return None
 
     def run(self, jobs: Sequence[Job], session: Session) -> list[dict[str, Any]]:
-        parts = [split(places(job.cell.data), job.seed, session.device) for job in jobs]
-        members = []
-        for job in jobs:
-            pyro.set_rng_seed(job.seed)
-            members.append(FlowDensity(self.layers, self.hidden_dim, self.bins).to(session.device))
-        best = self._trained(jobs, members, parts, session)
+        splits = [Split.of(job, session.device) for job in jobs]
+        flows = self._trained(jobs, splits, session)
         metrics = []
-        for member, state, (train, validation, test) in zip(members, best, parts, strict=True):
-            member.load_state_dict(state["parameters"])
-            held_out = [validation, test]
+        for own, found in zip(splits, flows, strict=True):
+            noise, epoch, member = min(found, key=lambda trained: trained.loss)[1:]
+            held_out = [own.validation, own.test]
             flow = [log_density(member, x) for x in held_out]
-            kernels, setting = kernel_densities(train, held_out)
-            weight = min(WEIGHTS, key=lambda w: -mixed(flow[0], kernels[0], w).mean().item())
-            both = [mixed(a, b, weight) for a, b in zip(flow, kernels, strict=True)]
-            values = {"epoch": state["epoch"], "weight": weight, **setting}
-            for name, densities in (("flow", flow), ("kernels", kernels), ("both", both)):
+            weight = min(WEIGHTS, key=lambda w: -mixed(flow[0], own.kernels[0], w).mean().item())
+            both = [mixed(a, b, weight) for a, b in zip(flow, own.kernels, strict=True)]
+            new = ~is_repeated(own.test, own.train)
+            values: dict[str, Any] = {"epoch": epoch, "noise": noise, "weight": weight, **own.setting}
+            values["repeated"] = 1 - new.double().mean().item()
+            for name, densities in (("flow", flow), ("kernels", own.kernels), ("both", both)):
                 values |= {f"{name} validation": -densities[0].mean().item(), name: -densities[1].mean().item()}
+                values[f"{name} new"] = -densities[1][new].mean().item()
             metrics.append(values)
         return metrics
 
-    def _trained(
-        self, jobs: Sequence[Job], members: list[FlowDensity], parts: list[list[Tensor]], session: Session
-    ) -> list[dict[str, Any]]:
-        """The parameters of every member after the epoch that is best on its validation data."""
+    def _trained(self, jobs: Sequence[Job], splits: list[Split], session: Session) -> list[list[Trained]]:
+        """Flows of each run, one for each of ``NOISES``, after the epoch that is best on its validation data."""
+        members = []
+        for job in jobs:
+            for _ in NOISES:
+                pyro.set_rng_seed(job.seed)
+                members.append(FlowDensity(self.layers, self.hidden_dim, self.bins).to(session.device))
         pyro.clear_param_store()
-        optim = pyro.optim.Adam({"lr": self.learning_rate}, {"clip_norm": 1.0})  # which a CUDA graph can capture
+        rates = {"optim_args": {"lr": self.learning_rate}, "gamma": 0.01 ** (1 / self.epochs)}
+        # Clipped by a norm, which a CUDA graph can capture.
+        optim = pyro.optim.ExponentialLR({"optimizer": torch.optim.Adam, **rates}, {"clip_norm": 1.0})
         pairs = [(member.model, member.guide) for member in members]
         svi = EnsembleSVI(pairs, optim, Trace_ELBO(), compile=session.compile, validate_every=_NEVER)
+        each = [own for own in splits for _ in NOISES]
+        held_out = padded([own.validation.float() for own in each])
         path = session.store.checkpoint_path(jobs)
-        best: list[dict[str, Any]] = [{"loss": math.inf} for _ in jobs]
+        best: dict[str, Any] = {}
         done = 0
         if path.exists():
             state = load_checkpoint(path, map_location=session.device)
@@ -145,28 +155,106 @@ class Earth(Experiment):
         session.progress.advance(done * len(jobs), label)
         saved = time.monotonic()
         for epoch in range(done + 1, self.epochs + 1):
-            svi.run(self._batches([part[0] for part in parts], jobs[0].number + epoch))
-            for member, (_, validation, _), kept in zip(members, parts, best, strict=True):
-                loss = -log_density(member, validation).mean().item()
-                if loss < kept["loss"] or not kept.get("parameters"):
-                    parameters = {name: value.detach().clone() for name, value in member.state_dict().items()}
-                    kept.update(loss=loss, epoch=epoch, parameters=parameters)
+            svi.run(self._batches(splits, jobs[0].number + epoch))
+            optim.step()
+            best = kept(best, svi.evaluate_loss(*held_out), epoch, svi.parameters)
             session.progress.advance(len(jobs), label)
             if time.monotonic() - saved >= session.checkpoint_seconds:
                 save_checkpoint({"ensemble": svi.state_dict(), "epoch": epoch, "best": best}, path)
                 saved = time.monotonic()
-        return best
+        if done == self.epochs:
+            svi.evaluate_loss(*held_out)  # which sets the ensemble up
+        with torch.no_grad():
+            for name, value in svi.parameters.items():
+                value.copy_(best["parameters"][name])
+        losses, epochs = best["loss"].tolist(), best["epoch"].tolist()
+        found = [
+            Trained(loss, noise, epoch, member)
+            for loss, noise, epoch, member in zip(losses, NOISES * len(jobs), epochs, members, strict=True)
+        ]
+        return [found[i : i + len(NOISES)] for i in range(0, len(found), len(NOISES))]
 
-    def _batches(self, points: list[Tensor], seed: int) -> Iterator[Tensor]:
-        """Batches of an epoch, ``(members, batch_size, 3)``, each member's from its own points."""
-        device = points[0].device
+    def _batches(self, splits: list[Split], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of an epoch, ``(members, batch_size, 3)``, and the weights of their points."""
+        device = splits[0].train.device
         generator = torch.Generator(device).manual_seed(seed % (1 << 31))
-        padded = torch.nn.utils.rnn.pad_sequence(points, batch_first=True).float()
-        sizes = torch.tensor([len(x) for x in points], device=device).unsqueeze(-1)
+        points, _ = padded([own.train.float() for own in splits for _ in NOISES])
+        widths, _ = padded([(noise * own.widths).float() for own in splits for noise in NOISES])
+        sizes = torch.tensor([len(own.train) for own in splits for _ in NOISES], device=device).unsqueeze(-1)
         member = torch.arange(len(points), device=device).unsqueeze(-1)
+        weights = torch.full((len(points), self.batch_size), 1 / self.batch_size, device=device)
         for _ in range(self.steps):
-            share = torch.rand((len(points), self.batch_size), generator=generator, device=device)
-            yield padded[member, (share * sizes).long()]
+            share = torch.rand(weights.shape, generator=generator, device=device)
+            row = (share * sizes).long()
+            yield moved(points[member, row], widths[member, row], generator), weights
+
+
+@dataclass(frozen=True)
+class Split:
+    """The places of a run, and the kernels at its training points.
+
+    :param kernels: log-densities at the validation and the test points.
+    :param setting: of the kernels, by validation.
+    :param widths: those of the kernels.
+    """
+
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+    kernels: list[Tensor]
+    setting: dict[str, float]
+    widths: Tensor
+
+    @classmethod
+    def of(cls, job: Job, device: torch.device) -> Split:
+        train, validation, test = split(places(job.cell.data), job.seed, device)
+        kernels, setting, widths = kernel_densities(train, [validation, test])
+        return cls(train, validation, test, kernels, setting, widths)
+
+
+class Trained(NamedTuple):
+    """A flow, with its loss on validation data, the noise that it was trained with and the epoch."""
+
+    loss: float
+    noise: float
+    epoch: int
+    member: FlowDensity
+
+
+@torch.no_grad()
+def kept(best: dict[str, Any], losses: Tensor, epoch: int, parameters: dict[str, Tensor]) -> dict[str, Any]:
+    """The best losses so far, their epochs and the parameters then, all with a first dimension over members."""
+    losses = losses.nan_to_num(nan=math.inf)
+    if not best:
+        now = {name: value.detach().clone() for name, value in parameters.items()}
+        return {"loss": losses, "epoch": torch.full_like(losses, epoch, dtype=torch.long), "parameters": now}
+    better = losses < best["loss"]
+    for name, value in parameters.items():
+        best["parameters"][name][better] = value.detach()[better]
+    return best | {"loss": losses.minimum(best["loss"]), "epoch": torch.where(better, epoch, best["epoch"])}
+
+
+def padded(rows: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Rows of several lengths as one tensor, each padded by its first one, and weights: next to none of the padding."""
+    longest = max(map(len, rows))
+    points = torch.stack([torch.cat([x, x[:1].expand(longest - len(x), *x.shape[1:])]) for x in rows])
+    sizes = torch.tensor([len(x) for x in rows], device=points.device).unsqueeze(-1)
+    is_real = torch.arange(longest, device=points.device) < sizes
+    return points, torch.where(is_real, 1 / sizes, torch.finfo(points.dtype).tiny)
+
+
+def moved(x: Tensor, widths: Tensor, generator: torch.Generator) -> Tensor:
+    """Draws of kernels at points: the conformal map that concentrates there, of uniform draws."""
+    uniform = unit(torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype))
+    centre = _rho(widths).unsqueeze(-1) * x
+    step = uniform + centre
+    return unit((1 - _rho(widths).square()).unsqueeze(-1) / squared_norm(step) * step + centre)
+
+
+def is_repeated(x: Tensor, train: Tensor) -> Tensor:
+    """Which places are those of training points too, to the last digit."""
+    known = set(map(tuple, train.tolist()))
+    return torch.tensor([tuple(place) in known for place in x.tolist()], device=x.device)
 
 
 def places(name: str) -> Tensor:
@@ -197,10 +285,8 @@ def split(x: Tensor, seed: int, device: torch.device) -> list[Tensor]:
 
 @torch.no_grad()
 def log_density(member: FlowDensity, x: Tensor) -> Tensor:
-    """Log-densities of the flow, in float64."""
-    member.flow.clear_cache()
-    points = unit(x).float()
-    return member.distribution(points).log_prob(points).double()
+    """Log-densities of the flow with its parameters in float64, where products are not rounded."""
+    return copy.deepcopy(member).double().distribution(x).log_prob(unit(x))
 
 
 def mixed(one: Tensor, other: Tensor, weight: float) -> Tensor:
@@ -210,21 +296,21 @@ def mixed(one: Tensor, other: Tensor, weight: float) -> Tensor:
     return torch.logaddexp(one + math.log1p(-weight), other + math.log(weight))
 
 
-def kernel_densities(train: Tensor, held_out: list[Tensor]) -> tuple[list[Tensor], dict[str, float]]:
-    """Log-densities of kernels at points held out, with the settings that are best for the first of them."""
+def kernel_densities(train: Tensor, held_out: list[Tensor]) -> tuple[list[Tensor], dict[str, float], Tensor]:
+    """Log-densities of kernels at points held out, with the settings that are best for the first, and their widths."""
     uniform = torch.tensor(-math.log(4 * math.pi), dtype=torch.float64, device=train.device)
     found = []
     for neighbours in NEIGHBOURS:
         near = _neighbour_distances(train, neighbours).clamp(min=LEAST_WIDTH)
         for factor in FACTORS:
-            density = _cauchy_mixture(held_out[0], train, factor * near)
+            density = log_kernels(held_out[0], train, factor * near)
             for share in UNIFORM:
                 loss = -mixed(density, uniform, share).mean().item()
                 found.append((loss, neighbours, factor, share))
     _, neighbours, factor, share = min(found)
     widths = factor * _neighbour_distances(train, neighbours).clamp(min=LEAST_WIDTH)
-    densities = [mixed(_cauchy_mixture(x, train, widths), uniform, share) for x in held_out]
-    return densities, {"neighbours": neighbours, "factor": factor, "uniform": share}
+    densities = [mixed(log_kernels(x, train, widths), uniform, share) for x in held_out]
+    return densities, {"neighbours": neighbours, "factor": factor, "uniform": share}, widths
 
 
 def _neighbour_distances(x: Tensor, number: int) -> Tensor:
@@ -236,12 +322,17 @@ def _neighbour_distances(x: Tensor, number: int) -> Tensor:
     return torch.cat(kept)
 
 
-def _cauchy_mixture(x: Tensor, centres: Tensor, widths: Tensor) -> Tensor:
+def log_kernels(x: Tensor, centres: Tensor, widths: Tensor) -> Tensor:
     r"""Log-density of a mixture of equal weights: :math:`\frac{1}{4\pi}\big((1-\rho^2)/|x - \rho m|^2\big)^2` each."""
-    rho = (2 - widths) / (2 + widths)
+    rho = _rho(widths)
     out = []
     for rows in x.split(_ROWS):
         chord = torch.cdist(rows, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
         factor = (1 - rho.square()) / ((1 - rho).square() + rho * chord)
         out.append((2 * factor.log()).logsumexp(-1))
     return torch.cat(out) - math.log(4 * math.pi * len(centres))
+
+
+def _rho(widths: Tensor) -> Tensor:
+    """How far the map that makes a kernel of some width is from the identity: 1 for a width of 0."""
+    return (2 - widths) / (2 + widths)

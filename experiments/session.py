@@ -44,18 +44,20 @@ class Session:
         members: Sequence[Any],
         epoch: Callable[[int], Iterable[Any]],
         num_epochs: int,
-        learning_rate: float,
+        learning_rate: float | Sequence[float],
     ) -> EnsembleSVI:
         """Train members with Adam on the ELBO, from the checkpoint of these jobs if there is one.
 
         :param epoch: the batches of an epoch by its number, from 1 on; a batch is what
             :meth:`EnsembleSVI.run` takes, with one part per member.
+        :param learning_rate: of all members, or of each.
         """
         pyro.clear_param_store()
         pairs = [(member.model, member.guide) for member in members]
-        optim = pyro.optim.Adam({"lr": learning_rate})
+        rates = list(learning_rate) if isinstance(learning_rate, Sequence) else None
+        optim = pyro.optim.Adam({"lr": rates[0] if rates else learning_rate})
         # A member that diverges is reported as such at the end; it must not stop the others.
-        svi = EnsembleSVI(pairs, optim, Trace_ELBO(), compile=self.compile, validate_every=_NEVER)
+        svi = EnsembleSVI(pairs, optim, Trace_ELBO(), learning_rates=rates, compile=self.compile, validate_every=_NEVER)
         path = self.store.checkpoint_path(jobs)
         done = 0
         if path.exists():

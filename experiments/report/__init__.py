@@ -15,6 +15,7 @@ from experiments.report.cells import cells
 from experiments.report.choices import choices
 from experiments.report.distances import distances
 from experiments.report.earth import earth
+from experiments.report.flows import flows
 from experiments.report.mixed import mixed
 from experiments.report.networks import networks
 from experiments.report.results import Results
@@ -37,6 +38,7 @@ REPORTS: dict[str, Callable[[Results], tuple[str, Figure]]] = {
     "networks": networks,
     "distances": distances,
     "earth": earth,
+    "flows": flows,
 }
 """What makes the body and the picture of a report, by the name of the experiment."""
 

@@ -23,6 +23,7 @@ TITLES = {
     "choices": "Choices: initial values of gyroplanes and learning rates, on held-out training images",
     "distances": "Distances: graphs as maps, beside other methods of scaling",
     "earth": "Densities on the globe: negative test log-likelihood",
+    "flows": "Flows in auto-encoders of MNIST, negative test IWAE",
     "cells": "Single cells: Euclidean and hyperbolic auto-encoders of counts",
     "networks": "Networks: which space explains the edges",
 }

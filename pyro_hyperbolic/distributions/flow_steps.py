@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pyro_hyperbolic.geometry import ConstantCurvature, Manifold, Sphere
 from pyro_hyperbolic.geometry.sphere_math import root
@@ -132,9 +133,8 @@ class ChartStep(nn.Module):
             for other in others:
                 raw = raw / (1 + squared_norm(other) / self.bound**2)
         raw = raw.unflatten(-1, (x.shape[-1], 3 * self.bins - 1))
-        widths, heights, inner = raw.split([self.bins, self.bins, self.bins - 1], -1)
-        ends = torch.ones_like(inner[..., :1])
-        spline = Spline(shares(widths), shares(heights), torch.cat([ends, slopes(inner), ends], -1))
+        sizes, inner = raw.split([2 * self.bins, self.bins - 1], -1)
+        spline = Spline(_shares(sizes), F.pad(slopes(inner), (1, 1), value=1.0))
         inside = x.abs() < self.bound
         place_in = torch.where(inside, x, 0.0) / (2 * self.bound)
         y, _, log_slope = monotone(0.5 + place_in, 0.5 - place_in, spline, inverse)
@@ -219,11 +219,11 @@ class SphereStep(nn.Module):
         height, side = x[..., :1], x[..., 1:]
         width, direction = safe_norm(side), unit(side)
         raw = self.latitudes(direction, context, like=x)
-        widths, heights, inner = raw.split([self.bins, self.bins, self.bins - 1], -1)
+        sizes, inner = raw.split([2 * self.bins, self.bins - 1], -1)
         ends = self.ends.to(x.dtype).expand(inner.shape[:-1] + (2,))
         knots = slopes(torch.cat([ends[..., :1], inner, ends[..., 1:]], -1))
         angle, gap = torch.atan2(width, height), torch.atan2(width, -height)
-        spline = Spline(shares(widths), shares(heights), knots)
+        spline = Spline(_shares(sizes), knots)
         y, y_gap, log_slope = monotone(angle.squeeze(-1) / math.pi, gap.squeeze(-1) / math.pi, spline, inverse)
         # The nearer pole tells a sine to its relative precision.
         new_width = torch.sin(math.pi * torch.minimum(y, y_gap))
@@ -240,8 +240,8 @@ class SphereStep(nn.Module):
         square = squared_norm(plane)
         raw = self.longitudes(before, after, context, like=x)
         turn, raw = raw[..., 0], raw[..., 1:] * square
-        widths, heights, inner = raw.split(self.bins, -1)
-        spline = Spline(shares(widths), shares(heights), slopes(torch.cat([inner, inner[..., :1]], -1)))
+        sizes, inner = raw.split([2 * self.bins, self.bins], -1)
+        spline = Spline(_shares(sizes), slopes(torch.cat([inner, inner[..., :1]], -1)))
         lost = square.squeeze(-1) == 0
         angle = torch.atan2(torch.where(lost, 0.0, plane[..., 1]), torch.where(lost, 1.0, plane[..., 0]))
         if not inverse:
@@ -256,6 +256,11 @@ class SphereStep(nn.Module):
 
 
 Step = ChartStep | SphereStep
+
+
+def _shares(raw: Tensor) -> Tensor:
+    """Widths and heights of bins from ``(..., 2 K)``."""
+    return shares(raw.unflatten(-1, (2, -1)))
 
 
 def joined(*parts: Tensor) -> Tensor:

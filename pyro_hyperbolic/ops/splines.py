@@ -19,10 +19,9 @@ _UNIT_SLOPE = math.log(math.expm1(1.0))  # whose softplus is 1
 
 
 class Spline(NamedTuple):
-    """Widths and heights of the bins ``(..., K)``, each of sum 1, and the slopes at the knots ``(..., K + 1)``."""
+    """The bins' widths and heights ``(..., 2, K)``, each of sum 1, and the slopes at the knots ``(..., K + 1)``."""
 
-    widths: Tensor
-    heights: Tensor
+    sizes: Tensor
     slopes: Tensor
 
 
@@ -49,28 +48,27 @@ def monotone(x: Tensor, gap: Tensor, spline: Spline, inverse: bool = False) -> t
     :param spline: of batch shape ``(...)``.
     :param inverse: whether ``x`` is a value, whose argument is looked for; the slope is that of the spline there.
 
-    >>> flat = Spline(torch.full((2,), 0.5), torch.tensor([0.2, 0.8]), torch.ones(3))
+    >>> flat = Spline(torch.tensor([[0.5, 0.5], [0.2, 0.8]]), torch.ones(3))
     >>> y, rest, _ = monotone(torch.tensor(0.5), torch.tensor(0.5), flat)
     >>> y, rest, monotone(y, rest, flat, inverse=True)[0]
     (tensor(0.2000), tensor(0.8000), tensor(0.5000))
     """
-    batch = torch.broadcast_shapes(x.shape, *[part.shape[:-1] for part in spline])
+    batch = torch.broadcast_shapes(x.shape, spline.sizes.shape[:-2], spline.slopes.shape[:-1])
     x, gap = x.expand(batch), gap.expand(batch)
-    widths, heights, ends = (part.expand(batch + part.shape[-1:]) for part in spline)
-    inputs, outputs = (heights, widths) if inverse else (widths, heights)
-    knots, values = inputs.cumsum(-1)[..., :-1], outputs.cumsum(-1)[..., :-1]
-    index = (x.unsqueeze(-1) >= knots).sum(-1, keepdim=True)
-
-    def chosen(of_bins: Tensor) -> Tensor:
-        return of_bins.gather(-1, index).squeeze(-1)
-
-    # What is below a bin and above it; nothing below the first and above the last one, whatever the rounding.
-    below = chosen(F.pad(knots, (1, 0))), chosen(F.pad(values, (1, 0)))
-    above = chosen(F.pad(1 - knots, (0, 1))), chosen(F.pad(1 - values, (0, 1)))
-    w, h, d0, d1 = chosen(widths), chosen(heights), chosen(ends[..., :-1]), chosen(ends[..., 1:])
+    sizes, ends = spline.sizes.expand(batch + spline.sizes.shape[-2:]), spline.slopes.expand(batch + (-1,))
+    sizes = sizes.flip(-2) if inverse else sizes
+    knots = sizes.cumsum(-1)[..., :-1]
+    index = (x.unsqueeze(-1) >= knots[..., 0, :]).sum(-1)
+    # What is below a bin and above it: nothing below the first and above the last one, whatever the rounding. All is
+    # looked up at once, for on a GPU each look and its derivative are kernels.
+    outside = [F.pad(knots, (1, 0)), F.pad(1 - knots, (0, 1))]
+    table = torch.cat([*outside, sizes, torch.stack([ends[..., :-1], ends[..., 1:]], -2)], -2)
+    found = table.gather(-1, index[..., None, None].expand(batch + (table.shape[-2], 1))).squeeze(-1)
+    below_x, below_y, above_x, above_y, size_x, size_y, d0, d1 = found.unbind(-1)
+    w, h = (size_y, size_x) if inverse else (size_x, size_y)
     s = h / w
     bend = d0 + d1 - 2 * s
-    low, high = (x - below[0]).clamp(min=0), (gap - above[0]).clamp(min=0)
+    low, high = (x - below_x).clamp(min=0), (gap - above_x).clamp(min=0)
     if inverse:
         first, last = h * d0 - low * bend, h * d1 - high * bend
         root = (first.square() + 4 * s * low * (h * (s - d0) + low * bend)).clamp(min=torch.finfo(x.dtype).tiny).sqrt()
@@ -83,4 +81,4 @@ def monotone(x: Tensor, gap: Tensor, spline: Spline, inverse: bool = False) -> t
     if not inverse:
         y, y_gap = h * (s * t * t + d0 * across) / bottom, h * (s * rest * rest + d1 * across) / bottom
     log_slope = 2 * (s / bottom).log() + (d1 * t * t + 2 * s * across + d0 * rest * rest).log()
-    return below[1] + y, above[1] + y_gap, log_slope
+    return below_y + y, above_y + y_gap, log_slope

@@ -22,6 +22,7 @@ FEW = [
     Row("ensemble", "compiled", "euclidean", members=90),
     Row("ensemble", "captured", members=90, space="h1,s1"),
     Row("evaluation", "compiled"),
+    Row("density", "stock", "flow", space="s2"),
 ]
 
 

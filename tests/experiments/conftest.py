@@ -17,6 +17,7 @@ from experiments import (
     Distances,
     Earth,
     Experiment,
+    Flows,
     Job,
     Mixed,
     Networks,
@@ -92,6 +93,7 @@ TINY: dict[str, Any] = {
     "choices": Choices(**MNIST, held_out=64),
     "distances": Distances(seeds=2, epochs=20, num_chains=2, num_samples=4, warmup=20),
     "earth": Earth(seeds=2, epochs=1, steps=2, batch_size=8, layers=1, hidden_dim=4, bins=3),
+    "flows": Flows(**MNIST, held_out=64, layers=1, flow_dim=4, bins=3, drawn=4),
     "cells": Cells(seeds=2, epochs=1, hidden_dim=8, iwae_samples=2, num_cells=300),
     "networks": Networks(seeds=2, epochs=10, chains=4, warmup=20),
 }

@@ -43,6 +43,7 @@ PATTERNS = {
     "cells": ["paul15, euclidean", "branching, c=1"],
     "networks": ["florentine, e2, *"],
     "earth": ["fire", "flood"],
+    "flows": ["binary, d=2*", "grey, d=2*"],
 }
 
 
