@@ -96,11 +96,11 @@ class Earth(Experiment):
     worth_compiling = True
 
     seeds: int = 5
-    epochs: int = 50
+    epochs: int = 30
     steps: int = 500
     batch_size: int = 512
     learning_rate: float = 3e-3
-    layers: int = 6
+    layers: int = 5
     hidden_dim: int = 128
     bins: int = 24
 

@@ -76,7 +76,7 @@ class Flows(MnistExperiment):
     seeds: int = 4
     epochs: int = 40
     iwae_samples: int = 500
-    layers: int = 3
+    layers: int = 2
     flow_dim: int = 64
     bins: int = 8
     held_out: int = 10_000
