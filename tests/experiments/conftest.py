@@ -93,5 +93,5 @@ TINY: dict[str, Any] = {
     "distances": Distances(seeds=2, epochs=20, num_chains=2, num_samples=4, warmup=20),
     "earth": Earth(seeds=2, epochs=1, steps=2, batch_size=8, layers=1, hidden_dim=4, bins=3),
     "cells": Cells(seeds=2, epochs=1, hidden_dim=8, iwae_samples=2, num_cells=300),
-    "networks": Networks(seeds=2, epochs=10, chains=4, warmup=20),
+    "networks": Networks(seeds=2, epochs=10, chains=4, warmup=20, steps=30),
 }
