@@ -70,12 +70,12 @@ def _row(results: Results, data: str, model: tuple[str, bool]) -> list[str]:
         TITLES[data],
         cell.model,
         *scores,
-        NOT_RUN if gain is None else number(gain, 1000.0, 0),
+        NOT_RUN if gain is None else number(gain, 1000.0, 1),
         _share(results, cell),
     ]
 
 
-_SCORES = (("auc", 1.0, 3), ("log_score", 1000.0, 0), ("gain", 1000.0, 0))
+_SCORES = (("auc", 1.0, 3), ("log_score", 1000.0, 1), ("gain", 1000.0, 1))
 
 
 def _gain(results: Results, data: str, model: tuple[str, bool]) -> tuple[float, float | None] | None:
