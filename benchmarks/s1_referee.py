@@ -1,11 +1,10 @@
-"""The S1 model of networks as a Pyro program, beside what pybigue, a sampler made for this model, finds.
+"""The S1 model of networks as a Pyro program, to be compared with samplers that are made for it, such as pybigue.
 
     python -m benchmarks.s1_referee data/network/30v.txt
 
-Angles are uniform and expected degrees have heavy tails (Serrano, Krioukov and Boguñá, 2008). Priors are those of
-pybigue 1.0 (https://pypi.org/project/pybigue). On its graph of 30 vertices the chains of its authors have a beta of
-1.72 (standard deviation 0.29) and a log-likelihood of -143. Plain Hamiltonian Monte Carlo from random starts ends at
-a beta of 1.27 to 1.41 and a log-likelihood of -152 to -166.
+Angles are uniform and expected degrees have heavy tails (Serrano, Krioukov and Boguñá, 2008). Priors are those that
+``sample_bigue`` of pybigue 1.0 has (https://pypi.org/project/pybigue): a half-Cauchy of scale 2.5 for the expected
+degrees, and a normal of mean 3 and standard deviation 2, above 1, for the inverse temperature beta.
 """
 
 from __future__ import annotations
