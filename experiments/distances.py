@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from experiments.experiment import Experiment
 from experiments.job import Cell, Job
 from experiments.session import Session, describe
 from pyro_hyperbolic import datasets
+from pyro_hyperbolic.accelerate.programs.compiled import compile_function
+from pyro_hyperbolic.accelerate.trainers.graphs import Captured
 from pyro_hyperbolic.infer import Posterior, sample_posterior
 from pyro_hyperbolic.infer.posterior.energy import Energy
 from pyro_hyperbolic.models import DistanceEmbedding
@@ -22,6 +24,8 @@ GRAPHS = {"karate": 1.0, "phylogenetic": 0.14, "csphd": 0.55}
 METHODS = ("mode", "draws")
 _LAYOUTS = ("tree", "scaling")
 _NOISE = 0.1  # of points that are fitted in three dimensions first, as a share of the spread
+_PRESSURES = 0.0, 0.01, 0.1, 1.0, 10.0, 100.0  # on these, in units of one nat for each pair at a usual distance
+_FEWER = {"num_chains": 4, "num_samples": 200, "warmup": 200}  # of the largest graph
 _MEMORY = 20  # steps that L-BFGS remembers
 
 
@@ -55,7 +59,7 @@ class Distances(Experiment):
 
     Not in the paper. :class:`~pyro_hyperbolic.models.DistanceEmbedding` with its default priors and the normal
     likelihood, in float64. The larger graphs are for a GPU. With ``--max-members 1`` each run is
-    stored as soon as it is finished.
+    stored as soon as it is finished. The largest graph has 4 chains of 200 draws.
 
     :param epochs: steps of L-BFGS to the mode.
     :param num_chains: chains of a run.
@@ -64,6 +68,7 @@ class Distances(Experiment):
     """
 
     command = "distances"
+    worth_compiling = True
 
     seeds: int = 4
     epochs: int = 1000
@@ -83,12 +88,18 @@ class Distances(Experiment):
     def shape(self, cell: DistanceCell) -> Hashable:
         return cell
 
+    def part(self, cell: DistanceCell) -> Distances:
+        """With fewer and shorter chains where there are half a million pairs."""
+        if cell.method == "mode" or cell.graph != "csphd":
+            return self
+        return replace(self, **{name: min(most, getattr(self, name)) for name, most in _FEWER.items()})
+
     def run(self, jobs: Sequence[Job], session: Session) -> list[dict[str, Any]]:
         d = datasets.graph_distances(datasets.graph(jobs[0].cell.graph)).to(session.device)
         metrics = []
         for job in jobs:
             embedding = self.build(job.cell, len(d)).to(session.device)
-            mode, found = self.fit(embedding, d, job)
+            mode, found = self.fit(embedding, d, job, session.compile)
             if job.cell.method == "draws":
                 posterior = sample_posterior(
                     embedding.model,
@@ -120,11 +131,13 @@ class Distances(Experiment):
         curvature = "drawn" if cell.curvature is None else cell.curvature
         return DistanceEmbedding(f"p{dim}", num_points, curvature=curvature)
 
-    def fit(self, embedding: DistanceEmbedding, d: Tensor, job: Job) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def fit(
+        self, embedding: DistanceEmbedding, d: Tensor, job: Job, compile: bool = False
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The mode that is reached from the start of a seed, as values by site, and what is reported of it.
 
         Starts are by a spanning tree and by scaling in turns. From the third seed on, points are fitted in three
-        dimensions first, where they can pass each other, and then laid into the plane.
+        dimensions first, where they can pass each other, and are pressed into the plane little by little.
         """
         layout, lifted = _LAYOUTS[job.seed % len(_LAYOUTS)], job.seed >= len(_LAYOUTS)
         start = embedding.start(d, layout=layout)
@@ -134,9 +147,13 @@ class Distances(Experiment):
             generator = torch.Generator().manual_seed(job.number)
             coords = _coords(higher, first)
             noise = torch.randn(coords.shape, generator=generator, dtype=d.dtype).to(d.device)
-            found, _ = descend(higher, d, _at(higher, first, coords + _NOISE * first["spread"] * noise), self.epochs)
+            first = _at(higher, first, coords + _NOISE * first["spread"] * noise)
+            unit = len(d) / d.square().mean().item()
+            steps = max(1, self.epochs // len(_PRESSURES))
+            pressures = [unit * pressure for pressure in _PRESSURES]
+            found, _ = descend(higher, d, first, steps, pressures, compile=compile)
             start = _at(embedding, found, _flattened(_coords(higher, found)))
-        values, energy = descend(embedding, d, start, self.epochs)
+        values, energy = descend(embedding, d, start, self.epochs, compile=compile)
         stress, distortion = scores(embedding.distances(values), d)
         report = {"layout": layout, "lifted": lifted, "energy": energy}
         report |= {"stress": stress.item(), "distortion": distortion.item()}
@@ -144,22 +161,42 @@ class Distances(Experiment):
 
 
 def descend(
-    embedding: DistanceEmbedding, d: Tensor, start: dict[str, Tensor], steps: int
+    embedding: DistanceEmbedding,
+    d: Tensor,
+    start: dict[str, Tensor],
+    steps: int,
+    pressures: Sequence[float] = (0.0,),
+    *,
+    compile: bool = False,
 ) -> tuple[dict[str, Tensor], float]:
-    """A mode of the posterior by L-BFGS, as values by site, and its energy."""
+    """A mode of the posterior by L-BFGS, as values by site, and its energy.
+
+    :param pressures: weights of the squares of coordinates beyond the second one that are added to the energy, one
+        after the other, for so many steps each.
+    :param compile: compile the gradient.
+    """
     energy = Energy(embedding.model, (d,), {})
-    x = energy.vector_of(start).requires_grad_()
-    optimiser = torch.optim.LBFGS([x], max_iter=steps, history_size=_MEMORY, line_search_fn="strong_wolfe")
+    name = next(name for name, site in energy.sites.items() if site.point == "z")
+    depth = energy.columns(name)[:, 2:].flatten()
 
-    def closure() -> Tensor:
-        optimiser.zero_grad()
-        loss = energy(x)[0]
-        loss.backward()
-        return loss
+    def pressed(x: Tensor, pressure: Tensor) -> Tensor:
+        return energy(x)[0] + pressure * x[depth].square().sum()
 
-    optimiser.step(closure)
+    x = energy.vector_of(start)
+    gradient: Callable[..., Any] = torch.func.grad_and_value(pressed)
+    if compile:
+        gradient = Captured(compile_function(gradient, x, x.new_zeros(())))
+    for pressure in pressures:
+        weight = x.new_full((), pressure)
+        optimiser = torch.optim.LBFGS([x], max_iter=steps, history_size=_MEMORY, line_search_fn="strong_wolfe")
+
+        def closure(weight: Tensor = weight) -> Tensor:
+            x.grad, loss = gradient(x, weight)
+            return loss
+
+        optimiser.step(closure)
     with torch.no_grad():
-        return energy.values(x.detach()), energy(x)[0].item()
+        return energy.values(x), energy(x)[0].item()
 
 
 def _space(embedding: DistanceEmbedding, values: dict[str, Tensor]) -> Any:

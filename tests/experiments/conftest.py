@@ -95,5 +95,5 @@ TINY: dict[str, Any] = {
     "earth": Earth(seeds=2, epochs=1, steps=2, batch_size=8, layers=1, hidden_dim=4, bins=3),
     "flows": Flows(**MNIST, held_out=64, layers=1, flow_dim=4, bins=3, drawn=4),
     "cells": Cells(seeds=2, epochs=1, hidden_dim=8, iwae_samples=2, num_cells=300),
-    "networks": Networks(seeds=2, epochs=10, chains=4, warmup=20),
+    "networks": Networks(seeds=2, epochs=10, chains=4, warmup=20, steps=30),
 }

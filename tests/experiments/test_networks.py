@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from experiments import Job, Networks, RunStore
-from experiments.networks import EVIDENCE, HELD_OUT, MODELS, NetworkCell, held_out, log_score, num_known
-from experiments.report.networks import _binned, _gain, networks
+from experiments.drawn_network import drawn_network
+from experiments.networks import BINS, EVIDENCE, HELD_OUT, MODELS, NetworkCell, binned, held_out, log_score, num_known
+from experiments.report.networks import _gain, networks
 from experiments.report.results import Results
 from pyro_hyperbolic import datasets
 
@@ -34,14 +35,22 @@ def test_split_holds_out_edges_and_others() -> None:
 
 def test_scores() -> None:
     assert log_score(torch.tensor([0.25, 0.5]), torch.tensor([True, False])) == pytest.approx(-1.5 * math.log(2))
-    rows = _binned([(0.01, 0), (0.015, 1), (1.0, 1)])
-    assert [row[:4] for row in rows] == [("0 to 0.02", 2, 0.0125, 0.5), ("0.8 to 1", 1, 1.0, 1.0)]
-    assert all(row[4] > 0 for row in rows)
+    rows = binned(torch.tensor([0.5, 0.001, 0.55, 1.0], dtype=torch.float64), torch.tensor([True, False, False, True]))
+    assert len(rows) == len(BINS) + 1
+    assert [row for row in rows if row[0]] == [[1, 0.001, 0], [2, 1.05, 1], [1, 1, 1]]
+
+
+def test_drawn_networks_are_sparse_and_the_same_each_time() -> None:
+    found = drawn_network("h2", 200, seed=1)
+    assert 200 * 3 < found.num_edges < 200 * 8
+    assert torch.equal(found.edges, drawn_network("h2", 200, seed=1).edges)
+    assert not torch.equal(found.edges, drawn_network("e2", 200, seed=1).edges)
 
 
 def test_report_says_where_the_flat_model_wins(tmp_path: Path) -> None:
     experiment, store = Networks(seeds=3), RunStore(tmp_path)
     common = {"r_hat": 1.0, "ess": 900.0, "converged": True}
+    bins = binned(torch.tensor([0.1, 0.9]), torch.tensor([False, True]))
     # Of the karate club the flat model predicts better; its evidence is less there, and more for the families.
     for data, best in (("karate", "h2"), ("florentine", "e2")):
         for space, degrees in MODELS:
@@ -49,7 +58,7 @@ def test_report_says_where_the_flat_model_wins(tmp_path: Path) -> None:
                 flat = space == "e2" and not degrees
                 scores = {"auc": 0.8, "log_score": -0.3 - (0 if flat else 0.1) + 0.01 * seed, "gain": 0.1}
                 cell = NetworkCell(data, space, degrees, HELD_OUT)
-                metrics = {**common, **scores, "p": [0.1, 0.9], "edge": [0, 1]}
+                metrics = {**common, **scores, "bins": bins}
                 store.append(Job(experiment, cell, seed), metrics=metrics, seconds=1.0, machine=MACHINE)
                 cell = NetworkCell(data, space, degrees, EVIDENCE)
                 value = -100.0 if space == best and not degrees else -110.0

@@ -41,7 +41,7 @@ PATTERNS = {
     "choices": ["euclidean, lr=0.0005, d=2", "c=1.4, gain=1, *, lr=0.0005, d=2"],
     "distances": ["karate*"],
     "cells": ["paul15, euclidean", "branching, c=1"],
-    "networks": ["florentine, e2, *"],
+    "networks": ["florentine, e2, *", "phylogenetic, h2, *"],
     "earth": ["fire", "flood"],
     "flows": ["binary, d=2*", "grey, d=2*"],
 }
