@@ -120,6 +120,7 @@ def _draw_stress(ax: Any, results: Results, column: int, graph: str) -> None:
         found = list(results.values(_cell(graph, kind, "mode"), "stress").values())
         ax.plot(found, [-row] * len(found), "o", color=PALETTE[row - len(PUBLISHED)], alpha=0.7)
     ax.set_yticks([-row for row in range(len(names))], names)
+    ax.set_ylim(0.5 - len(names), 0.5)
     ax.set_title(TITLES[graph], fontsize="medium")
     ax.set_xlim(left=0)
 
