@@ -146,6 +146,8 @@ class AutoManifoldFlow(AutoWrappedNormal):
         constant where the guide is exact. Posterior and evidence stay those of the model, however good the guide is.
         A guide that is near makes the posterior of the noise nearly a standard normal one, which chains explore with
         ease (Hoffman et al., *NeuTra-lizing Bad Geometry in Hamiltonian Monte Carlo Using Neural Transport*, 2019).
+        What the guide leaves out lies far out in the noise, where chains may not come, and their diagnostics need not
+        show it: compare with chains of the model itself.
 
         It is Pyro's ``NeuTraReparam(guide).reparam(model)`` for this guide, for any algorithm, with curvatures that are
         drawn, and counts the density of the flow once where there are plates. The parameters of the guide are not
