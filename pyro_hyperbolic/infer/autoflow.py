@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pyro
@@ -21,6 +22,7 @@ from pyro_hyperbolic.distributions.constraints import OnManifold
 from pyro_hyperbolic.geometry import Euclidean
 from pyro_hyperbolic.infer.autoguide import AutoWrappedNormal, centre
 from pyro_hyperbolic.infer.match import single_value
+from pyro_hyperbolic.infer.transport import Transport
 
 
 class AutoManifoldFlow(AutoWrappedNormal):
@@ -85,21 +87,24 @@ class AutoManifoldFlow(AutoWrappedNormal):
                     f"plate {frame.name!r} is subsampled, but AutoManifoldFlow draws the latents of all data together;"
                     " use AutoWrappedNormal, or conditional_manifold_flow in a guide of your own."
                 )
-        locs = [self._get_loc_and_scale(name)[0] for name, _ in self._sites()]
+        locs = {name: self._get_loc_and_scale(name)[0] for name, _ in self._sites()}
         if not locs:
             raise ValueError("AutoManifoldFlow needs a latent, but the model has none; it needs no guide.")
-        self._dim = sum(loc.numel() for loc in locs)
-        self.flow = manifold_flow(Euclidean(), self._dim, **self._options).to(locs[0])
+        self._columns: dict[str, slice] = {}
+        self._dim = 0
+        for name, loc in locs.items():
+            self._columns[name] = slice(self._dim, self._dim + loc.numel())
+            self._dim += loc.numel()
+        self.flow = manifold_flow(Euclidean(), self._dim, **self._options).to(loc)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw all latents; the draws by name."""
         if self.prototype_trace is None:
             self._setup_prototype(*args, **kwargs)
         plates = self._create_plates(*args, **kwargs)
-        noise = dist.Normal(self._zero(), 1.0).to_event(1)
         eta = pyro.sample(
             f"_{type(self).__name__}_latent",
-            dist.TransformedDistribution(noise, [self.flow]),
+            dist.TransformedDistribution(self._noise(), [self.flow]),
             infer={"is_auxiliary": True},
         )
         result: dict[str, Tensor] = {}
@@ -130,6 +135,58 @@ class AutoManifoldFlow(AutoWrappedNormal):
             " num_samples=1000) and take those of the draws."
         )
 
+    def reparam(self, model: Callable[..., Any]) -> Callable[..., Any]:
+        r"""The model as a program in the coordinates of this guide.
+
+        .. math:: \epsilon \sim \mathcal{N}(0, I), \qquad z = g(\epsilon), \qquad
+                  w(\epsilon) = \frac{p(x, z)\, |\partial z/\partial\epsilon|}{\mathcal{N}(\epsilon \mid 0, I)}
+
+        The one latent that remains is the noise of the guide, the site ``"flow_base"``. All latents of the guide are
+        deterministic functions of it, and the rest of the joint density is the importance weight :math:`w`, which is
+        constant where the guide is exact. Posterior and evidence stay those of the model, however good the guide is.
+        A guide that is near makes the posterior of the noise nearly a standard normal one, which chains explore with
+        ease (Hoffman et al., *NeuTra-lizing Bad Geometry in Hamiltonian Monte Carlo Using Neural Transport*, 2019).
+        What the guide leaves out lies far out in the noise, where chains may not come, and their diagnostics need not
+        show it: compare with chains of the model itself.
+
+        It is Pyro's ``NeuTraReparam(guide).reparam(model)`` for this guide, for any algorithm, with curvatures that are
+        drawn, and counts the density of the flow once where there are plates. The parameters of the guide are not
+        those of the program: training the program does not train them.
+
+        :param model: that which this guide was made for, and is trained on.
+
+        >>> from pyro_hyperbolic import PoincareBall
+        >>> from pyro_hyperbolic.distributions import WrappedNormal
+        >>> def model():
+        ...     pyro.sample("z", WrappedNormal(torch.zeros(2), 1.0, PoincareBall(1.0)))
+        >>> guide = AutoManifoldFlow(model, layers=2)
+        >>> program = guide.reparam(model)
+        >>> mcmc = pyro.infer.MCMC(pyro.infer.NUTS(program), num_samples=3, warmup_steps=3, disable_progbar=True)
+        >>> mcmc.run()
+        >>> samples = mcmc.get_samples()
+        >>> samples["flow_base"].shape
+        torch.Size([3, 2])
+        >>> pyro.infer.Predictive(program, samples, return_sites=["z"])()["z"].shape
+        torch.Size([3, 2])
+        """
+
+        def program(*args: Any, **kwargs: Any) -> Any:
+            if self.prototype_trace is None:
+                self._setup_prototype(*args, **kwargs)
+            noise = self._noise()
+            base = pyro.sample("flow_base", noise)
+            eta = self.flow(base)
+            with Transport(self._columns, partial(self._carry, eta), eta.shape[:-1]) as transport:
+                result = model(*args, **kwargs)
+            log_det = self.flow.log_abs_det_jacobian(base, eta) + transport.log_det
+            pyro.factor("flow_weight", log_det - noise.log_prob(base))
+            return result
+
+        return program
+
+    def _noise(self) -> Any:
+        return dist.Normal(self._zero(), 1.0).to_event(1)
+
     def _zero(self) -> Tensor:
         return torch.zeros_like(self.flow.layers.layers[0][0].centre.constant[:1]).expand(self._dim)
 
@@ -137,18 +194,18 @@ class AutoManifoldFlow(AutoWrappedNormal):
         self, eta: Tensor, known: dict[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Iterator[tuple[str, dict[str, Any], Tensor, Tensor]]:
         """Name, site, value and logarithm of the determinant of each latent; ``known`` are those before it."""
-        start = 0
         for name, site in self._sites():
-            loc, scale = self._get_loc_and_scale(name)
-            # Particles have plates of their own on the left.
-            shape = torch.broadcast_shapes(loc.shape, eta.shape[:-1] + (1,) * self._event_dims[name])
-            v = scale * eta[..., start : start + loc.numel()].reshape(shape)
-            start += loc.numel()
-            support = self._support(name, site, known, args, kwargs)
-            value, log_det = _carried(support, loc, v)
-            spread = scale.log().expand(shape)
-            log_det = sum_rightmost(log_det, log_det.dim() - value.dim() + site["fn"].event_dim)
-            yield name, site, value, log_det + sum_rightmost(spread, self._event_dims[name])
+            yield name, site, *self._carry(eta, name, self._support(name, site, known, args, kwargs))
+
+    def _carry(self, eta: Tensor, name: str, support: Constraint) -> tuple[Tensor, Tensor]:
+        """The value of a latent, and the logarithm of the determinant."""
+        loc, scale = self._get_loc_and_scale(name)
+        # Particles have plates of their own on the left.
+        shape = torch.broadcast_shapes(loc.shape, eta.shape[:-1] + (1,) * self._event_dims[name])
+        v = scale * eta[..., self._columns[name]].reshape(shape)
+        value, log_det = _carried(support, loc, v)
+        log_det = sum_rightmost(log_det, log_det.dim() - value.dim() + support.event_dim)
+        return value, log_det + sum_rightmost(scale.log().expand(shape), self._event_dims[name])
 
 
 def _carried(support: Constraint, loc: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

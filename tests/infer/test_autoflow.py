@@ -8,7 +8,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import SVI, Predictive, RenyiELBO, Trace_ELBO
-from pyro.infer.autoguide import init_to_value
+from pyro.infer.autoguide import AutoNormal, init_to_value
 from pyro.infer.importance import vectorized_importance_weights
 
 import pyro_hyperbolic.distributions as hdist
@@ -94,6 +94,24 @@ def test_a_curvature_that_moves(how, chart):
         assert abs(model.curvature().item() - 0.7) > 0.01
 
 
+@each("model", [programs(Sphere(0.7)), Curved("drawn", PoincareBall)])
+def test_a_program_in_its_coordinates(model):
+    """The density of the noise is that of white noise times the weight of the guide, in plates as outside."""
+    guide = _shaken(AutoManifoldFlow(model, **SMALL), X)
+    program = guide.reparam(model)
+    drawn = poutine.trace(guide).get_trace(X)
+    base = guide.flow.inv(drawn.nodes["_AutoManifoldFlow_latent"]["value"])
+    joint = poutine.trace(poutine.replay(model, drawn)).get_trace(X).log_prob_sum()
+    trace = poutine.trace(poutine.condition(program, {"flow_base": base})).get_trace(X)
+    white = dist.Normal(0.0, 1.0).log_prob(base).sum()
+    same(trace.log_prob_sum(), joint - drawn.log_prob_sum() + white, 1e-4)
+    same(trace.nodes["z"]["value"], drawn.nodes["z"]["value"], 1e-4)
+    parameters = [p.detach().clone() for p in guide.parameters()]
+    elbo = Trace_ELBO(num_particles=2, vectorize_particles=True, max_plate_nesting=1)
+    assert math.isfinite(SVI(program, AutoNormal(program), pyro.optim.Adam({"lr": 0.1}), elbo).step(X))
+    assert all(torch.equal(p, before) for p, before in zip(guide.parameters(), parameters, strict=True))
+
+
 def _ring():
     ball = Lorentz(1.0)
     z = pyro.sample("z", hdist.WrappedNormal(ball.origin(2), 1.0, ball))
@@ -140,6 +158,12 @@ def test_what_it_refuses():
         AutoManifoldFlow(subsampled)()
     with pytest.raises(NotImplementedError, match="quantiles of a flow have no closed form; draw with"):
         AutoManifoldFlow(_ring).quantiles([0.5])
+    guide = AutoManifoldFlow(_ring, **SMALL)
+    guide()
+    with pytest.raises(ValueError, match="the guide has a latent 'z', but the model has none in this run; pass the"):
+        guide.reparam(empty)()
+    with pytest.raises(ValueError, match="site 'z' is a latent of the guide, but is observed in the model; condition"):
+        guide.reparam(poutine.condition(_ring, {"z": torch.tensor([1.0, 0.0, 0.0])}))()
     with pytest.raises(ValueError, match="num_samples must be an integer of at least 25, got 3"):
         pareto_k(_ring, AutoManifoldFlow(_ring), num_samples=3)
 

@@ -23,7 +23,7 @@ from pyro.ops.streaming import CountMeanVarianceStats, StatsOfDict
 from torch.autograd.functional import jacobian
 
 from pyro_hyperbolic import Lorentz
-from pyro_hyperbolic.infer import FastNUTS, NoiseReparam
+from pyro_hyperbolic.infer import AutoManifoldFlow, FastNUTS, NoiseReparam, sample_posterior
 from tests.infer.agreement import SIGMAS, Found, agrees
 from tests.infer.posterior_models import BALL, C, Triangulation, log_jacobian, on_disc
 
@@ -69,6 +69,12 @@ def neutra(program, kernel, family, **options):
     return reparam.transform_sample(run(kernel, **options).get_samples()["z_shared_latent"])["z"]
 
 
+def transported(program):
+    """The same for the guide that is a flow on the space itself, with chains that move together."""
+    model = trained(program, flow).reparam(program.model)
+    return sample_posterior(model, num_samples=400, warmup=200, progress=False).samples["z"]
+
+
 def trained(program, family, steps=50):
     guide = family(program.model)
     loss = Trace_ELBO(num_particles=64, vectorize_particles=True, max_plate_nesting=1)
@@ -81,6 +87,7 @@ def trained(program, family, steps=50):
 MANY, RIEMANNIAN = Triangulation(copies=COPIES), Triangulation("riemannian", copies=COPIES)
 MANY_ON_HYPERBOLOID = Triangulation(manifold=HYPERBOLOID, copies=COPIES)
 iaf = partial(AutoIAFNormal, hidden_dim=[8])
+flow = partial(AutoManifoldFlow, layers=2, hidden_dims=(8,), bins=4)
 slow = pytest.mark.slow
 
 # What it is called, how it draws, on which program.
@@ -113,6 +120,7 @@ METHODS = [
 LONG = {"num_samples": 1600, "warmup_steps": 100}
 CHAINS = [
     pytest.param(partial(neutra, kernel=NUTS, family=iaf, **LONG), Triangulation(), id="NUTS, NeuTra of a flow"),
+    pytest.param(transported, Triangulation(), id="sample_posterior, AutoManifoldFlow"),
     pytest.param(
         partial(neutra, kernel=NUTS, family=AutoMultivariateNormal, **LONG), Triangulation("riemannian"), id="NeuTra"
     ),
@@ -152,6 +160,16 @@ def _of_neutra(program):
     return reparam.reparam(program.model), lambda u: reparam.transform_sample(u)["z"].squeeze(-2)
 
 
+def _of_flow(program):
+    guide = trained(program, flow, steps=5)
+    model = guide.reparam(program.model)
+
+    def point(u):
+        return poutine.trace(poutine.condition(model, {"flow_base": u})).get_trace().nodes["z"]["value"].squeeze(-2)
+
+    return model, point
+
+
 @pytest.mark.parametrize(
     ("coordinates", "program"),
     [
@@ -161,6 +179,8 @@ def _of_neutra(program):
         pytest.param(_of_reparametrised, Triangulation(manifold=HYPERBOLOID), id="NoiseReparam, hyperboloid"),
         pytest.param(_of_neutra, Triangulation("riemannian"), id="NeuTra, Riemannian prior"),
         pytest.param(_of_neutra, Triangulation(manifold=HYPERBOLOID), id="NeuTra, hyperboloid"),
+        pytest.param(_of_flow, Triangulation("riemannian"), id="AutoManifoldFlow, Riemannian prior"),
+        pytest.param(_of_flow, Triangulation(manifold=HYPERBOLOID), id="AutoManifoldFlow, hyperboloid"),
     ],
 )
 def test_potential_energy_is_minus_the_log_density_of_the_coordinates(coordinates, program):
