@@ -63,12 +63,12 @@ def draw_positions(posterior: Posterior, network: Network, title: str, path: Pat
         ax.plot(*mean[[i, j]].T, color="0.4", linewidth=0.8, zorder=2)
     for node, cloud in enumerate(coords[:: max(1, len(coords) // SHOWN)].unbind(1)):
         ax.scatter(cloud[:, 0], cloud[:, 1], s=6, alpha=0.3, linewidths=0, color=f"C{node % 10}")
-        ax.scatter(mean[node, 0], mean[node, 1], s=30, color=f"C{node % 10}", edgecolors="white", zorder=3)
+        ax.scatter(mean[node, 0], mean[node, 1], s=30, color=f"C{node % 10}", edgecolors="white", zorder=4)
     # The farthest draws would leave little room for the nodes.
     side = max(WITHIN * mean.norm(dim=-1).max().item(), coords.abs().flatten().quantile(0.5).item())
     ax.set(title=title, aspect="equal", xticks=[], yticks=[], xlim=(-side, side), ylim=(-side, side))
     for node, (x, y) in enumerate(label_places(mean, side)):
-        ax.text(x, y, network.names[node], fontsize=8, va="center", zorder=4, bbox=BOX)
+        ax.text(x, y, network.names[node], fontsize=8, va="center", zorder=3, bbox=BOX)
     plotting.save(figure, path)
     plt.close(figure)
 
@@ -79,8 +79,8 @@ def label_places(nodes: torch.Tensor, side: float) -> list[tuple[float, float]]:
     for node in nodes[:, 1].argsort().tolist():
         x, y = nodes[node, 0].item() + 0.03 * side, nodes[node, 1].item()
         for other_x, other_y in sorted(places.values(), key=lambda place: place[1]):
-            if abs(x - other_x) < 0.3 * side and abs(y - other_y) < 0.055 * side:
-                y = other_y + 0.055 * side
+            if abs(x - other_x) < 0.2 * side and abs(y - other_y) < 0.04 * side:
+                y = other_y + 0.04 * side
         places[node] = x, y
     return [places[node] for node in range(len(nodes))]
 
@@ -123,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--links", type=positive(int), default=5, help="predicted links to show")
     p.add_argument("--chains", type=at_least(4), default=16, help="number of chains")
     p.add_argument("--warmup", type=at_least(20), default=300, help="trajectories of each chain that are not kept")
-    p.add_argument("--num-samples", type=at_least(8), default=600, help="samples per chain")
+    p.add_argument("--num-samples", type=at_least(8), default=800, help="samples per chain")
     add_common(p, "--seed", "--device", "--output-dir")
     return p
 
