@@ -1,11 +1,13 @@
 """What is the geometry of my network? Compare spaces by their evidence, and predict links with intervals.
 
     python examples/network_geometry.py
+    python examples/network_geometry.py --spaces e2 h2 s2 --num-samples 3000
     python examples/network_geometry.py --network karate --spaces e2 h2 s2 h3 --device cuda --chains 64
     python examples/network_geometry.py --network my.edges --degrees --spaces e2 h2
 
 The model places the nodes on a space, where near ones are likely to have an edge. It draws the curvature too. A network
-is one of those in ``datasets.network``, an edge list or a GraphML file. What to look for:
+is one of those in ``datasets.network``, an edge list or a GraphML file. The sphere needs more draws than the planes,
+but each takes less time. What to look for:
 
 * The table of evidence: its last line says which space the network prefers, and whether to believe it. A flat space
   that wins is an answer as well.
@@ -32,6 +34,8 @@ from pyro_hyperbolic.infer import Posterior
 from pyro_hyperbolic.models import LatentSpaceNetwork, Network
 
 SHOWN = 200  # draws of each node in the picture
+WITHIN = 1.8  # how far the picture reaches, in distances of the farthest mean from the middle
+BOX = {"facecolor": "white", "alpha": 0.6, "edgecolor": "none", "pad": 0.5}  # behind names
 
 
 def likely_links(net: LatentSpaceNetwork, posterior: Posterior, network: Network, count: int) -> list[dict[str, Any]]:
@@ -56,14 +60,29 @@ def draw_positions(posterior: Posterior, network: Network, title: str, path: Pat
     mean = coords.mean(0)
     figure, ax = plt.subplots(figsize=(7, 7), layout="constrained")
     for i, j in network.edges.tolist():
-        ax.plot(*mean[[i, j]].T, color="0.75", linewidth=0.8, zorder=1)
+        ax.plot(*mean[[i, j]].T, color="0.4", linewidth=0.8, zorder=2)
     for node, cloud in enumerate(coords[:: max(1, len(coords) // SHOWN)].unbind(1)):
-        ax.scatter(cloud[:, 0], cloud[:, 1], s=3, alpha=0.15, linewidths=0, color=f"C{node % 10}")
-        ax.scatter(mean[node, 0], mean[node, 1], s=25, color=f"C{node % 10}", zorder=2)
-        ax.text(mean[node, 0].item(), mean[node, 1].item(), f" {network.names[node]}", fontsize=7)
-    ax.set(title=title, aspect="equal", xticks=[], yticks=[])
+        ax.scatter(cloud[:, 0], cloud[:, 1], s=6, alpha=0.3, linewidths=0, color=f"C{node % 10}")
+        ax.scatter(mean[node, 0], mean[node, 1], s=30, color=f"C{node % 10}", edgecolors="white", zorder=4)
+    # The farthest draws would leave little room for the nodes.
+    side = max(WITHIN * mean.norm(dim=-1).max().item(), coords.abs().flatten().quantile(0.5).item())
+    ax.set(title=title, aspect="equal", xticks=[], yticks=[], xlim=(-side, side), ylim=(-side, side))
+    for node, (x, y) in enumerate(label_places(mean, side)):
+        ax.text(x, y, network.names[node], fontsize=8, va="center", zorder=3, bbox=BOX)
     plotting.save(figure, path)
     plt.close(figure)
+
+
+def label_places(nodes: torch.Tensor, side: float) -> list[tuple[float, float]]:
+    """Places of names to the right of nodes ``(N, 2)``, moved up where they would lie on others."""
+    places: dict[int, tuple[float, float]] = {}
+    for node in nodes[:, 1].argsort().tolist():
+        x, y = nodes[node, 0].item() + 0.03 * side, nodes[node, 1].item()
+        for other_x, other_y in sorted(places.values(), key=lambda place: place[1]):
+            if abs(x - other_x) < 0.2 * side and abs(y - other_y) < 0.04 * side:
+                y = other_y + 0.04 * side
+        places[node] = x, y
+    return [places[node] for node in range(len(nodes))]
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -99,12 +118,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def parser() -> argparse.ArgumentParser:
     p = make_parser(__doc__, __file__)
     p.add_argument("--network", default="florentine", help="name or file of the network")
-    p.add_argument("--spaces", type=signature, nargs="+", default=["e2", "h2", "s2"], help="signatures of the spaces")
+    p.add_argument("--spaces", type=signature, nargs="+", default=["e2", "h2"], help="signatures of the spaces")
     p.add_argument("--degrees", action="store_true", help="give each node an effect of its own")
     p.add_argument("--links", type=positive(int), default=5, help="predicted links to show")
     p.add_argument("--chains", type=at_least(4), default=16, help="number of chains")
-    p.add_argument("--warmup", type=at_least(20), default=500, help="trajectories of each chain that are not kept")
-    p.add_argument("--num-samples", type=at_least(8), default=1000, help="samples per chain")
+    p.add_argument("--warmup", type=at_least(20), default=300, help="trajectories of each chain that are not kept")
+    p.add_argument("--num-samples", type=at_least(8), default=800, help="samples per chain")
     add_common(p, "--seed", "--device", "--output-dir")
     return p
 

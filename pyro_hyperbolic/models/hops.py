@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 _LANDMARKS = 200  # nodes that distances are counted from, in networks with more than _ALL nodes
 _ALL = 500
@@ -19,9 +20,11 @@ def hops(edges: Tensor, num_nodes: int, sources: Tensor) -> Tensor:
     >>> hops(torch.tensor([[0, 1], [1, 2]]), 4, torch.tensor([0]))[:, 0].tolist()
     [0.0, 1.0, 2.0, 3.0]
     """
-    both = torch.cat([edges, edges.flip(-1)]).T
-    ones = torch.ones(both.shape[1], device=edges.device)
-    matrix = torch.sparse_coo_tensor(both, ones, (num_nodes, num_nodes), check_invariants=False).coalesce()
+    first, second = torch.cat([edges, edges.flip(-1)]).T
+    first, order = first.sort()
+    neighbours = second[order]
+    # Those of node n begin at starts[n]. A sparse matrix would hold the same, but torch 2.11 warns of any that is made.
+    starts = torch.searchsorted(first, torch.arange(num_nodes, device=edges.device))
     columns = torch.arange(len(sources), device=edges.device)
     front = torch.zeros(num_nodes, len(sources), device=edges.device)
     front[sources, columns] = 1.0
@@ -29,7 +32,7 @@ def hops(edges: Tensor, num_nodes: int, sources: Tensor) -> Tensor:
     step = 0
     while bool(front.any()):
         step += 1
-        new = (torch.sparse.mm(matrix, front) > 0) & found.isinf()
+        new = (embedding_bag(neighbours, front, starts, mode="sum") > 0) & found.isinf()
         found = found.masked_fill(new, float(step))
         front = new.to(front.dtype)
     return found.masked_fill(found.isinf(), float(step))

@@ -115,7 +115,8 @@ class LatentSpaceNetwork(NamedModel):
     need :func:`~pyro_hyperbolic.infer.with_drawn_curvature` around ``model`` if the curvature is drawn.
 
     With ``num_nonedges`` a step costs no more than the edges: all of them are observed, and so many other pairs that
-    are drawn anew each time, scaled so that the bound stays unbiased. Without it all pairs are observed.
+    are drawn anew each time, scaled so that the bound stays unbiased. Without it all pairs are observed. A step on
+    100,000 nodes and a million edges takes 11 ms on an H200 (``python -m benchmarks.networks``).
 
     Nodes without edges and networks of several components are as good as others: the likelihood pushes them apart, and
     the prior of the positions holds them.

@@ -136,7 +136,10 @@ class Positions(nn.Module):
 
     def _points(self, space: Manifold, loc: Tensor, scale: Tensor) -> Tensor:
         with pyro.plate("data", self.num_points):
-            return pyro.sample("z", WrappedNormal(loc, bounded(scale, space, self.dim), space))
+            # Of points that are known by edges alone some may be anywhere on a sphere: see infer.posterior.energy.
+            return pyro.sample(
+                "z", WrappedNormal(loc, bounded(scale, space, self.dim), space), infer={"noise": self.is_unit}
+            )
 
     def manifold(self, samples: Mapping[str, Tensor]) -> Manifold:
         """The space of draws of points ``(..., N, D)``, with the curvature of each draw.

@@ -344,9 +344,10 @@ class TestWrongInput:
 
 
 @pytest.mark.slow
-def test_posterior_of_a_small_network():
+@pytest.mark.parametrize("space", ["e2", "s2"])
+def test_posterior_of_a_small_network(space):
     families = datasets.network("florentine")
-    net = LatentSpaceNetwork("e2", families.num_nodes).double()
+    net = LatentSpaceNetwork(space, families.num_nodes).double()
     posterior = infer.sample_posterior(
         net.model, families, num_chains=8, num_samples=600, warmup=300, start=net.start(families), progress=False
     )

@@ -22,11 +22,11 @@ from pyro_hyperbolic.accelerate.programs.modes import ConstantsOnDevice, Decompo
 from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.match import manifold_of
-from pyro_hyperbolic.infer.reparam import ManifoldReparam
+from pyro_hyperbolic.infer.reparam import ManifoldReparam, NoiseReparam
 
 Program = Callable[..., Any]
 
-_SUFFIX = f"_{ManifoldReparam.suffix}"
+_SUFFIX, _NOISE = (f"_{reparam.suffix}" for reparam in (ManifoldReparam, NoiseReparam))
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,14 @@ class Site:
     """A latent of the program as it is sampled: a block of the vector.
 
     :ivar shape: of its unconstrained values.
-    :ivar point: the site of points whose coordinates these are, if they are.
+    :ivar point: the site of points whose coordinates or noise these are, if they are.
+    :ivar is_noise: whether these are the noise that points are made of.
     """
 
     shape: torch.Size
     dtype: torch.dtype
     point: str | None = None
+    is_noise: bool = False
 
     @property
     def size(self) -> int:
@@ -54,6 +56,11 @@ class Energy:
     support may depend on other latents. Points of a manifold are written in their normal coordinates at the origin
     (:class:`~pyro_hyperbolic.infer.ManifoldReparam`), so the curvature may be a latent too. The energy is that of these
     numbers with respect to Lebesgue measure. Discrete sites that are marked to be enumerated are summed out.
+
+    A wrapped normal around the origin of a sphere has an infinite density at the antipode, which the coordinates put at
+    infinity: where the data leave points there, the coordinates have no variance and chains take tiny steps. Points of
+    spheres at a site with ``infer={"noise": True}`` are therefore written as functions of white noise
+    (:class:`~pyro_hyperbolic.infer.NoiseReparam`). Such points are not rearranged by moves.
 
     :param model: the program, of fixed structure.
     :param args: its arguments, like ``kwargs``.
@@ -183,9 +190,10 @@ class Energy:
             if _is_latent(site) and not _is_summed_out(site):
                 _check_site(name, site)
                 value = _bijection(site["fn"]).inv(site["value"])
-                point = name.removesuffix(_SUFFIX)
+                is_noise = _is_noise(site)
+                point = name.removesuffix(_NOISE if is_noise else _SUFFIX)
                 is_coords = point != name and point in trace.nodes
-                sites[name] = Site(value.shape, value.dtype, point if is_coords else None)
+                sites[name] = Site(value.shape, value.dtype, point if is_coords else None, is_noise)
         if not sites:
             raise ValueError("model has no continuous latent, so there is nothing to sample.")
         return sites
@@ -210,11 +218,19 @@ def _compare(first: Any, second: Any) -> None:
         )
 
 
-def _points(msg: Any, at_origin: bool = False) -> ManifoldReparam | None:
-    """The strategy: latent points are drawn by their normal coordinates."""
-    if msg["is_observed"] or manifold_of(base_distribution(msg["fn"])) is None:
+def _points(msg: Any, at_origin: bool = False) -> ManifoldReparam | NoiseReparam | None:
+    """The strategy: latent points are drawn by their normal coordinates, or by noise where they ask for it."""
+    support = manifold_of(base_distribution(msg["fn"]))
+    if msg["is_observed"] or support is None:
         return None
+    if msg["infer"].get("noise") and support.manifold.geodesics_close:
+        return NoiseReparam()
     return ManifoldReparam(at_origin)
+
+
+def _is_noise(site: Any) -> bool:
+    """Whether a site is that of the noise of points."""
+    return site["name"].endswith(_NOISE) and hasattr(base_distribution(site["fn"]), "checked")
 
 
 def _bijection(distribution: Any) -> Any:
@@ -283,6 +299,11 @@ class _Spaces(Messenger):
 
     def _pyro_post_sample(self, msg: Any) -> None:
         coords = base_distribution(msg["fn"])
+        if _is_noise(msg):
+            name = msg["name"].removesuffix(_NOISE)
+            self.found[name] = coords.checked.manifold
+            self._elsewhere.add(name)
+            return
         if not msg["name"].endswith(_SUFFIX) or not hasattr(coords, "distribution"):
             return
         name, space, inner = msg["name"].removesuffix(_SUFFIX), coords.manifold, coords.distribution

@@ -63,7 +63,9 @@ def sample_posterior(
 
     The program must have a fixed structure. Its curvature may be a latent, with or without
     :func:`~pyro_hyperbolic.infer.with_drawn_curvature`. Discrete sites must be marked to be enumerated. Draws are in
-    the precision of the model: use float64 for points that are far from each other.
+    the precision of the model: use float64 for points that are far from each other. Points of a sphere of which the
+    data say little, so that some may be near the antipode of the origin, are sampled faster with
+    ``infer={"noise": True}`` in their ``pyro.sample``; they then are not exchanged or mirrored.
 
     :param model: the program.
     :param args: its arguments, like ``kwargs``.

@@ -82,7 +82,7 @@ class Target:
         out = []
         leaves = self.leaves(self.filled(vector.unsqueeze(0)))
         for name, site in self.energy.sites.items():
-            if site.point not in leaves:
+            if site.point not in leaves or site.is_noise:  # the noise says where a point is with other numbers alone
                 continue
             columns, start = self.energy.columns(name).reshape(-1, site.shape[-1]), 0
             for number, (leaf, dim) in enumerate(leaves[site.point]):

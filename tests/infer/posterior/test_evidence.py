@@ -156,14 +156,14 @@ def polar(space: PoincareBall | Sphere, radii: int, angles: int) -> tuple[Tensor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SPACES)
-def test_one_point_and_a_drawn_curvature(name):
+@pytest.mark.parametrize(("name", "noise"), [("H2", False), ("S2", False), ("S2", True)])
+def test_one_point_and_a_drawn_curvature(name, noise):
     observed = torch.tensor([0.6, 1.5], dtype=F64)
 
     def model(observed: Tensor) -> None:
         c = pyro.sample("c", dist.LogNormal(torch.zeros((), dtype=F64), 0.5))
         space = SPACES[name](c)
-        z = pyro.sample("z", prior(space))
+        z = pyro.sample("z", prior(space), infer={"noise": noise})
         with pyro.plate("anchors", 2):
             distances = space.dist(z, space.from_normal_coords(None, ANCHORS))
             pyro.sample("d", likelihood(distances), obs=observed)
@@ -177,6 +177,8 @@ def test_one_point_and_a_drawn_curvature(name):
         log_joint = log_joint + likelihood(space.dist(z.unsqueeze(-2), anchors)).log_prob(observed).sum(-1)
         total += (weight * log_joint.exp() * volume).sum().item()
     found = infer.log_evidence(model, observed, progress=False)
+    assert {*found.posterior.samples} == {"c", "z"}
+    assert isinstance(found.posterior.manifolds["z"], SPACES[name])
     assert found.standard_error < 0.02
     assert abs(found.value - math.log(total)) < 0.05
 
