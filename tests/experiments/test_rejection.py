@@ -53,10 +53,7 @@ def test_cases_cover_every_proposal() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dim", "scale", "c", "proposal"),
-    [row if i % 3 == 0 else pytest.param(*row, marks=pytest.mark.slow) for i, row in enumerate(CASES)],
-)
+@pytest.mark.parametrize(("dim", "scale", "c", "proposal"), CASES)
 def test_samples_follow_the_distribution_at_the_expected_rate(dim: int, scale: float, c: float, proposal: str) -> None:
     radius = radius_of(dim, scale, c)
     drawn = sample_radius(radius, 2000, proposal)
