@@ -16,6 +16,7 @@ import argparse
 import json
 import math
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyro
@@ -27,6 +28,7 @@ from benchmarks.results import add_results, earlier, one_of, require
 from examples.command import add_common, command, make_parser, positive
 from pyro_hyperbolic.infer import Posterior, sample_posterior
 
+Rows = list[dict[str, Any]]
 RANKS = 19  # draws that a truth is ranked among: 20 bins
 
 
@@ -85,8 +87,9 @@ def _coverage(posterior: Posterior, case: Case) -> float:
     return torch.stack(shares).mean().item()
 
 
-def rank(space: str, replicate: int) -> int:
-    """The rank of a true curvature among draws of its posterior."""
+def rank(job: tuple[str, int]) -> dict[str, Any]:
+    """The rank of a true curvature among draws of its posterior, of one replicate in a space."""
+    space, replicate = job
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(replicate)
@@ -94,43 +97,50 @@ def rank(space: str, replicate: int) -> int:
     options: dict[str, Any] = {"num_chains": RANKS, "num_samples": 50, "warmup": 150, "seed": replicate}
     posterior = sample_posterior(calibration_model, space, observed, progress=False, **options)
     # The last draw of each chain: nearly independent of each other.
-    return int((posterior.samples["c"][:, -1] < truth).sum())
+    return {"space": space, "replicate": replicate, "rank": int((posterior.samples["c"][:, -1] < truth).sum())}
 
 
-def calibrate(space: str, replicates: int, processes: int) -> dict[str, Any]:
-    """Ranks of all replicates, and how likely uniform ones are so uneven."""
-    start = time.perf_counter()
-    with torch.multiprocessing.get_context("spawn").Pool(processes) as pool:
-        ranks = pool.starmap(rank, [(space, replicate) for replicate in range(replicates)], chunksize=1)
+def uniformity(ranks: Sequence[int]) -> float:
+    """How likely uniform ranks are so uneven, by the chi-squared test."""
     counts = torch.bincount(torch.tensor(ranks), minlength=RANKS + 1)
-    expected = replicates / (RANKS + 1)
+    expected = len(ranks) / (RANKS + 1)
     statistic = ((counts - expected).square() / expected).sum()
-    p = torch.special.gammaincc(torch.tensor(RANKS / 2), statistic / 2).item()
-    return {"space": space, "counts": counts.tolist(), "p": p, "seconds": time.perf_counter() - start}
+    return torch.special.gammaincc(torch.tensor(RANKS / 2), statistic / 2).item()
 
 
-def run(args: argparse.Namespace) -> list[dict[str, Any]]:
-    torch.set_default_dtype(torch.float64)
-    known = earlier(args, _read)
-    rows: list[dict[str, Any]] = [] if known is None else known["rows"]
+def calibrate(replicates: int, processes: int, done: Rows) -> Iterator[dict[str, Any]]:
+    """Ranks of replicates that are not done yet, as they come."""
+    known = {(row.get("space"), row.get("replicate")) for row in done}
+    jobs = [(space, k) for space in SPACES for k in range(replicates) if (space, k) not in known]
+    with torch.multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(rank, jobs)
+
+
+def rows_of(args: argparse.Namespace, done: Rows) -> Iterator[dict[str, Any]]:
+    """The posteriors that are not measured yet."""
     options = {name: getattr(args, name) for name in ("num_chains", "num_samples", "warmup")}
     options = {name: value for name, value in options.items() if value is not None}
-    if args.calibration:
-        done = {row.get("space") for row in rows}
-        jobs: list[Any] = [(space, None) for space in SPACES if space not in done]
-    else:
-        done = {(row.get("case"), row.get("seed")) for row in rows}
-        names = args.cases or [name for name in CASES if not name.startswith("60")]
-        jobs = [(name, seed) for name in names for seed in range(args.seeds) if (name, seed) not in done]
-    for name, seed in jobs:
-        if seed is None:
-            row = calibrate(name, args.calibration, args.processes)
-        else:
-            row = measure(name, seed, args.device, options)
+    known = {(row.get("case"), row.get("seed")) for row in done}
+    for name in args.cases or [name for name in CASES if not name.startswith("60")]:
+        for seed in range(args.seeds):
+            if (name, seed) not in known:
+                yield measure(name, seed, args.device, options)
+
+
+def run(args: argparse.Namespace) -> Rows:
+    torch.set_default_dtype(torch.float64)
+    known = earlier(args, _read)
+    rows: Rows = [] if known is None else known["rows"]
+    found = calibrate(args.calibration, args.processes, rows) if args.calibration else rows_of(args, rows)
+    for row in found:
         rows.append(row)
         print("  ".join(f"{key} {_shown(value)}" for key, value in row.items()), flush=True)
         if args.json is not None:
             args.json.write_text(json.dumps({"rows": rows}), "utf-8")
+    if args.calibration:
+        for space in SPACES:
+            ranks = [row["rank"] for row in rows if row.get("space") == space]
+            print(f"{space}: {len(ranks)} replicates, p = {uniformity(ranks):.3f}")
     return rows
 
 
