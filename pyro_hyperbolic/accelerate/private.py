@@ -30,6 +30,7 @@ from pyro_hyperbolic.private import is_on
 
 CHANGES = {
     "loop order": "joined loops wait for sums in place (CPU); without it gradients of indexing are wrong in torch 2.13",
+    "dtype rules": "rules for the types of results are made once, not for every operation",
     "kernel timing": "kernels among which the compiler chooses are timed back to back",
     "trace order": "operations are moved to where their inputs are known",
     "small products": "small float64 products are written as sums of products",
@@ -97,7 +98,7 @@ def compile_graph(
         compiled = torch.compile(graph, dynamic=False)
         return compiled, compiled(*leaves)
     known = {name: value for name, value in options.items() if hasattr(config, name)}
-    with warnings.catch_warnings(), _quiet(), _back_to_back(), _kept_order():
+    with warnings.catch_warnings(), _quiet(), _back_to_back(), _kept_order(), _rules_once():
         # Advice of the compiler: whether products may be less exact is for the user to say.
         warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
         # Of the compiler to its own authors, while it tunes.
@@ -206,6 +207,30 @@ def _kept_order() -> Iterator[None]:
             yield
     finally:
         node_type.recompute_size_and_body = rewrite
+
+
+@contextlib.contextmanager
+def _rules_once() -> Iterator[None]:
+    """Let the compiler make its rules for the types of results once.
+
+    They are those of one object, which torch initialises anew, by a thousand attributes, whenever it asks for it: for
+    every operation of every kernel (torch 2.13). An eighth of the compiler's time in Python.
+    """
+    try:
+        from torch._inductor.dtype_propagation import DtypePropagationOpsHandler  # slow to import
+    except ImportError:
+        yield
+        return
+    kind: Any = DtypePropagationOpsHandler
+    if not is_made("dtype rules") or "_instance" not in vars(kind):
+        yield
+        return
+    kind()
+    make, kind.__init__ = kind.__init__, lambda _: None
+    try:
+        yield
+    finally:
+        kind.__init__ = make
 
 
 _CALLS = 20  # at most, in a row

@@ -15,13 +15,14 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate import private
+from pyro_hyperbolic.accelerate.programs.modes import AtMost, TooLong
 from pyro_hyperbolic.accelerate.programs.rewrites import (
     lift_constants,
     order_by_depth,
     write_out_products,
 )
 from pyro_hyperbolic.accelerate.programs.warning import warn_user
-from pyro_hyperbolic.ops.nested import flatten, unflatten
+from pyro_hyperbolic.ops.nested import flatten, map_tensors, unflatten
 
 # Operations stay in the order of the trace, in which a likelihood and its derivative are near enough to each other to
 # become one kernel. The compiler's own order puts the densities of the latents between the two.
@@ -38,16 +39,20 @@ _TUNED: dict[str, Any] = {
     "max_autotune_report_choices_stats": False,
 }
 
+# Calls of torch that a program may make before its derivatives are taken. The compiler takes some 50 ms for each: of
+# those of the paper's model, 600, half a minute, and of so many, longer than most runs would gain by it.
+_MOST_CALLS = 5_000
+
 # Compiled graphs by what they compute, those last used at the end.
 _KNOWN: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
 _MOST_KNOWN = 64
 
 
-def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = False) -> CompiledGraph:
+def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = False) -> CompiledGraph | Uncompiled:
     """``function`` traced on these inputs and compiled; of one shape, with all its Python run once.
 
     Dynamo cannot read a Pyro program (its handlers are context managers); tracing runs it. What the compiler fails on
-    (it has bugs, and needs a toolchain) runs uncompiled, with a warning. Functions with the same trace share
+    (it has bugs, and needs a toolchain), and what would take it many minutes, runs uncompiled, with a warning. Functions with the same trace share
     what was compiled: of an estimate that is repeated, or of another trainer of the same programs.
 
     :param tune: on CUDA, time several kernels for every matrix product and take the fastest, and launch small kernels
@@ -63,8 +68,17 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
         # Optimisers want the layout of the parameters, and compiled code can write it at once.
         return [t.contiguous() if isinstance(t, Tensor) else t for t in out]
 
-    with pyro.validation_enabled(False):
-        graph = private.trace(flat, leaves)
+    try:
+        with pyro.validation_enabled(False), AtMost(_MOST_CALLS):
+            graph = private.trace(flat, leaves)
+    except TooLong:
+        warn_user(
+            f"the programs make more than {_MOST_CALLS:,} calls of torch, which would take torch's compiler many minutes;"
+            " they run uncompiled, which is slower but otherwise the same. A loop over sites is the usual cause: write"
+            " them as one site in a plate where that is possible.",
+            RuntimeWarning,
+        )
+        return Uncompiled(function)
     if private.is_made("trace order"):
         order_by_depth(graph)
     is_tuned = tune and private.is_made("tuning") and any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
@@ -142,6 +156,21 @@ class CompiledGraph:
     def _key(self, forms: Any) -> Any:
         """All that compiled code depends on: the program with its numbers, the forms of its inputs, the compiler."""
         return self._graph.code, forms, private.compiler_state(), tuple(self._options)
+
+
+class Uncompiled:
+    """A function that runs as it is, in the place of a :class:`CompiledGraph`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *inputs: Any) -> Any:
+        with pyro.validation_enabled(False):
+            return map_tensors(Tensor.contiguous, self._function(*inputs))
+
+    def fixed(self, *_: Any) -> Callable[..., Any]:
+        """The function for any inputs."""
+        return self.__call__
 
 
 def _forms(leaves: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -130,6 +130,25 @@ class DecompositionsOnDevice(TorchFunctionMode):
         return torch.where((info != 0)[..., None, None], torch.nan, result)
 
 
+class TooLong(Exception):
+    """More calls of torch than :class:`AtMost` lets through."""
+
+
+class AtMost(TorchFunctionMode):
+    """Lets so many calls of torch through, and no more. What is read from a tensor, its shape for example, is none."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self._left = calls
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", None) != "__get__":
+            self._left -= 1
+            if self._left < 0:
+                raise TooLong
+        return func(*args, **(kwargs or {}))
+
+
 _UNCHECKED: dict[Any, Callable[..., Any]] = {
     torch.linalg.cholesky: torch.linalg.cholesky_ex,
     torch.linalg.inv: torch.linalg.inv_ex,

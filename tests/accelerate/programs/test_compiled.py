@@ -17,6 +17,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_hyperbolic.accelerate import private
+from pyro_hyperbolic.accelerate.programs.compiled import compile_function
 from pyro_hyperbolic.accelerate.programs.rewrites import write_out_products
 from pyro_hyperbolic.infer import FastSVI
 from tests.accelerate.nets import STEPS, Net, adam, losses, trainer
@@ -109,6 +110,18 @@ def test_compiler_that_fails(x, compiler, monkeypatch):
         actual = losses(svi, x)
     assert len([w for w in caught if w.category is RuntimeWarning]) == 1
     same(actual, expected, 1e-9)
+
+
+def test_program_that_is_too_long(x, monkeypatch):
+    expected = losses(trainer(FastSVI, Net()), x)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.programs.compiled._MOST_CALLS", 5)
+    with pytest.warns(RuntimeWarning, match=r"more than 5 calls of torch.* run uncompiled.*in a plate") as caught:
+        actual = losses(trainer(FastSVI, Net(), compile=True), x)
+    assert len([w for w in caught if "calls of torch" in str(w.message)]) == 1
+    same(actual, expected, 1e-12)
+    with pytest.warns(RuntimeWarning, match="calls of torch"):
+        mapped = compile_function(torch.func.vmap(torch.func.grad(lambda v: v.sin().cos().exp().sum())), x).fixed(x)
+    assert mapped(x + 1).shape == x.shape
 
 
 def on_cuda(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
