@@ -52,8 +52,9 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
     """``function`` traced on these inputs and compiled; of one shape, with all its Python run once.
 
     Dynamo cannot read a Pyro program (its handlers are context managers); tracing runs it. What the compiler fails on
-    (it has bugs, and needs a toolchain), and what would take it many minutes, runs uncompiled, with a warning. Functions with the same trace share
-    what was compiled: of an estimate that is repeated, or of another trainer of the same programs.
+    (it has bugs, and needs a toolchain), and what would take it many minutes, runs uncompiled, with a warning.
+    Functions with the same trace share what was compiled: of an estimate that is repeated, or of another trainer of
+    the same programs.
 
     :param tune: on CUDA, time several kernels for every matrix product and take the fastest, and launch small kernels
         together. It pays where they are short, as those of one model are; products of an ensemble are best left to
@@ -73,7 +74,7 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
             graph = private.trace(flat, leaves)
     except TooLong:
         warn_user(
-            f"the programs make more than {_MOST_CALLS:,} calls of torch, which would take torch's compiler many minutes;"
+            f"the programs make more than {_MOST_CALLS:,} calls of torch, which would take its compiler many minutes;"
             " they run uncompiled, which is slower but otherwise the same. A loop over sites is the usual cause: write"
             " them as one site in a plate where that is possible.",
             RuntimeWarning,

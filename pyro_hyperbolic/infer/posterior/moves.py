@@ -1,11 +1,14 @@
 r"""Moves from one arrangement of points to another.
 
 Distances to a few others leave a point two places, on either side of them, and a chain does not cross what lies there.
-And the place of all points together is known by the prior alone, so that a chain only drifts there. Three moves help.
+And the place of all points together is known by the prior alone, so that a chain only drifts there. Four moves help.
 All lead back with the same probability, so they are proposals of a Metropolis step:
 
 * points near each other are *mirrored* at the geodesic hyperplane through ``d`` points, which stay. This is an isometry
   of those that move, and keeps their distances to those that stay on the hyperplane;
+* two branches of the shortest tree that meet in a point are *swapped*: both are mirrored at the hyperplane through that
+  point and their common middle, and then each one, or not, at the hyperplane through the point and its own. Twice the
+  same brings all back, since these middles stay on their hyperplanes;
 * a point and one of the nearest to it *exchange* their places;
 * all points are *shifted* by an isometry.
 
@@ -39,7 +42,7 @@ from pyro_hyperbolic.infer.posterior.sets import Sets
 _NEIGHBOURS = 4
 _NEW = 0.2  # the share of sets that are chosen without regard to what was learned
 # The moves, and how often each is tried between two trajectories: those that are rarely accepted more often.
-MOVES = {"shift": 4, "exchange": 8, "mirror": 8, "two mirrors": 8}
+MOVES = {"shift": 4, "exchange": 8, "mirror": 8, "two mirrors": 8, "swap": 8}
 _MIRRORS = {"mirror": 1, "two mirrors": 2}
 
 
@@ -67,6 +70,11 @@ class Points:
         self.weights = self._sets.weights
         self._tried, self._taken = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
         self.known: dict[str, Captured] = {}  # the moves as functions
+
+    @property
+    def moves(self) -> dict[str, int]:
+        """Which of :data:`MOVES` can be made, and how often."""
+        return {name: times for name, times in MOVES.items() if name != "swap" or len(self._sets.pairs)}
 
     def note(self, sets: Tensor, accepted: Tensor) -> None:
         """Remember which sets, by their numbers, went where they were sent."""
@@ -117,10 +125,30 @@ class Points:
 
         The numbers of their sets ``(T, M, P)``, and ``moves`` and ``spans`` of :meth:`propose` for each time.
         """
+        if move == "swap":
+            moves, spans = (part.unflatten(1, (times, count)).transpose(0, 1) for part in self._swaps(count * times))
+            return moves.new_zeros(times, 0, count, dtype=torch.long), moves, spans
         each = _MIRRORS.get(move, 0)
         chosen = self._chosen(count * times * each)
         sets, moves, spans = (part.reshape(times, each, count, *part.shape[1:]) for part in chosen)
         return sets, moves, spans
+
+    def _swaps(self, count: int) -> tuple[Tensor, Tensor]:
+        """By mirror, the points that swaps move ``(3, P, N)``, and weights that span the mirrors ``(3, P, d, N)``."""
+        (number, dim), device = self.columns.shape, self.columns.device
+        pairs, at = self._sets.pairs, self._sets.at
+        # Those of more points more often: they are accepted less.
+        chosen = torch.multinomial(pairs.sum((1, 2)).to(torch.float64), count, replacement=True)
+        one, other = pairs[chosen].unbind(1)
+        both = torch.stack([one | other, one, other])
+        turned = torch.rand(3, count, 1, device=device) < torch.tensor([1.0, 0.5, 0.5], device=device)[:, None, None]
+        # The point where they meet, and as many others as a hyperplane takes: the same ones for all three.
+        keys = torch.rand(count, number, device=device).masked_fill(both[0], 2.0)
+        keys = keys.scatter(1, at[chosen].unsqueeze(1), -1.0)
+        axes = keys.argsort(-1)[:, : dim - 1]
+        through = torch.nn.functional.one_hot(axes, number).bool().expand(3, -1, -1, -1)
+        enough = number - both[0].sum(-1) >= dim - 1
+        return both & turned & enough.unsqueeze(-1), torch.cat([both.unsqueeze(2), through], 2)
 
     def _chosen(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Sets by their number, their points ``(P, N)``, and weights of points whose sums span a mirror ``(P, d, N)``.
@@ -291,6 +319,22 @@ def _exchanged(v: Tensor) -> Tensor:
     other = nearest.gather(1, torch.randint(nearest.shape[1], (count, 1), device=v.device))
     source = torch.where(at == one, other, torch.where(at == other, one, at))
     return v.take_along_dim(source.unsqueeze(-1), 1)
+
+
+def jumps(
+    gradients: Gradients, state: State, points: list[Points], leaves: dict[str, list[tuple[Manifold, int]]]
+) -> tuple[State, Tensor]:
+    """Every move of all points, and the share of the moves that each chain took ``(P,)``.
+
+    :param leaves: the factors of their spaces, with the curvatures of each chain.
+    """
+    share = torch.zeros_like(state.energy)
+    for some in points:
+        space, _ = leaves[some.site][some.factor]
+        for move in some.moves:
+            state, moved = jump(gradients, state, some, space, move)
+            share = share + moved / (len(points) * len(some.moves))
+    return state, share
 
 
 def jump(gradients: Gradients, state: State, points: Points, space: Manifold, move: str) -> tuple[State, Tensor]:

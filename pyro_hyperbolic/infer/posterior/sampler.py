@@ -21,7 +21,7 @@ from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, Sweep, drawn
 from pyro_hyperbolic.accelerate.programs.functional import check_program
 from pyro_hyperbolic.infer.posterior.energy import Program
 from pyro_hyperbolic.infer.posterior.fits import descend
-from pyro_hyperbolic.infer.posterior.moves import MOVES, Points, jump
+from pyro_hyperbolic.infer.posterior.moves import Points, jumps
 from pyro_hyperbolic.infer.posterior.result import Posterior
 from pyro_hyperbolic.infer.posterior.start import Start, find_start, modes
 from pyro_hyperbolic.infer.posterior.target import Target
@@ -168,7 +168,7 @@ class Chains:
     @property
     def _cost(self) -> int:
         """Of what comes between two trajectories, in steps."""
-        return 1 + len(self.points) * sum(MOVES.values())
+        return 1 + sum(times for points in self.points for times in points.moves.values())
 
     def begin(self, start: Start) -> None:
         """Take the places of a start."""
@@ -307,14 +307,10 @@ class Chains:
 
     def _jump(self) -> Tensor:
         """Moves of points; the share of them that chains took."""
-        share = torch.zeros_like(self.state.energy)
-        if self.points and self.jumps:
-            leaves = self.target.leaves(self.state.x)
-            for points in self.points:
-                space, _ = leaves[points.site][points.factor]
-                for move in MOVES:
-                    self.state, moved = jump(self.target.plain, self.state, points, space, move)
-                    share = share + moved / (len(self.points) * len(MOVES))
+        if not (self.points and self.jumps):
+            return torch.zeros_like(self.state.energy)
+        leaves = self.target.leaves(self.state.x)
+        self.state, share = jumps(self.target.plain, self.state, self.points, leaves)
         return share
 
     def _move(self, size: float, steps: int) -> Sweep:

@@ -19,11 +19,15 @@ class Sets:
     :ivar members: ``(S, N)``.
     :ivar order: ``(S, N)``.
     :ivar weights: how often each is to be chosen at first, ``(S,)``.
+    :ivar pairs: two branches each at the same point, which may change places, ``(Q, 2, N)``.
+    :ivar at: these points, ``(Q,)``.
     """
 
     members: Tensor
     order: Tensor
     weights: Tensor
+    pairs: Tensor
+    at: Tensor
 
     @classmethod
     def of(cls, distances: Tensor) -> Sets:
@@ -40,34 +44,55 @@ class Sets:
         balls = torch.cat([rank < size for size in sizes])
         shares = 1 / torch.tensor(sizes, dtype=distances.dtype, device=distances.device).repeat_interleave(number)
         with torch.device("cpu"):
-            found, at = _branches(distances.cpu())
+            branches = _branches(distances.cpu())
+            found, at = _rearranged(branches, number)
+            pairs, between = _pairs(branches, number)
             anchors = torch.cat([torch.arange(number).repeat(len(sizes)), at]).to(balls.device)
         members = torch.cat([balls, found.to(balls.device)])
         order = torch.where(members, -2.0, distances[anchors]).argsort(-1)  # an anchor is at -1 from itself
         others = torch.full_like(members[len(balls) :, 0], 1 / max(1, len(found)), dtype=shares.dtype)
-        return cls(members, order, torch.cat([shares / shares.sum(), others]) / (2 if len(found) else 1))
+        weights = torch.cat([shares / shares.sum(), others]) / (2 if len(found) else 1)
+        return cls(members, order, weights, pairs.to(balls.device), between.to(balls.device))
 
 
-def _branches(distances: Tensor) -> tuple[Tensor, Tensor]:
-    """One or two branches of the shortest tree at each of its points, or else all but these; and the points."""
+def _branches(distances: Tensor) -> list[list[Tensor]]:
+    """The branches of the shortest tree at each of its points."""
     number = len(distances)
     order, parents = spanning_tree(distances)
     below = torch.eye(number, dtype=torch.bool)  # for each point those on its side of the edge to its parent
     for point in reversed(order[1:]):
         below[parents[point]] |= below[point]
-    sets, anchors = [], []
+    found = []
     for point in range(number):
         branches = [below[child] for child in order[1:] if parents[child] == point]
-        if point != order[0]:
-            branches.append(~below[point])
+        found.append(branches if point == order[0] else [*branches, ~below[point]])
+    return found
+
+
+def _rearranged(branches: list[list[Tensor]], number: int) -> tuple[Tensor, Tensor]:
+    """One or two branches at each point, or else all but these; and the points."""
+    sets, anchors = [], []
+    for point, some in enumerate(branches):
         own = torch.arange(number) == point
-        pairs = [
-            one | other for k, one in enumerate(branches[:_MOST_PAIRS]) for other in branches[:k] if len(branches) > 2
-        ]
-        for branch in branches + pairs:
-            sets.append(branch if branch.sum() <= number / 2 else ~(branch | own))
-            anchors.append(point)
-    kept = [k for k, branch in enumerate(sets) if branch.any()]
-    if not kept:
-        return torch.zeros(0, number, dtype=torch.bool), torch.zeros(0, dtype=torch.long)
-    return torch.stack([sets[k] for k in kept]), torch.tensor([anchors[k] for k in kept])
+        joined = [one | other for k, one in enumerate(some[:_MOST_PAIRS]) for other in some[:k] if len(some) > 2]
+        for branch in some + joined:
+            branch = branch if branch.sum() <= number / 2 else ~(branch | own)
+            if branch.any():
+                sets.append(branch)
+                anchors.append(point)
+    return _stacked(sets, (number,)), torch.tensor(anchors, dtype=torch.long)
+
+
+def _pairs(branches: list[list[Tensor]], number: int) -> tuple[Tensor, Tensor]:
+    """Two branches at each point that has three or more, the largest one left out; and the points."""
+    pairs, anchors = [], []
+    for point, some in enumerate(branches):
+        small = sorted(some, key=lambda branch: int(branch.sum()))[:-1][:_MOST_PAIRS]
+        for k, one in enumerate(small):
+            pairs += [torch.stack([one, other]) for other in small[:k]]
+            anchors += [point] * k
+    return _stacked(pairs, (2, number)), torch.tensor(anchors, dtype=torch.long)
+
+
+def _stacked(sets: list[Tensor], shape: tuple[int, ...]) -> Tensor:
+    return torch.stack(sets) if sets else torch.zeros(0, *shape, dtype=torch.bool)

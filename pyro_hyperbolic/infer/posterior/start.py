@@ -1,4 +1,4 @@
-"""Where chains begin: many fits at once, the best changed and fitted again, and the shape of the energy there."""
+"""Where chains begin: many fits at once, their points moved and fitted again, and the shape of the energy there."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from pyro_hyperbolic.accelerate.hmc import State
 from pyro_hyperbolic.infer.posterior.fits import descend, hessian, root_of_inverse
+from pyro_hyperbolic.infer.posterior.moves import jumps
 from pyro_hyperbolic.infer.posterior.target import Target
 
 _STEPS = 1000  # of a fit
-# How often the best fits are changed and fitted again, how many rounds may pass without a gain, and what counts as one.
-_ROUNDS, _PATIENCE, _GAIN = 12, 3, 0.5
-_CHANGES = "exchange", "mirror", "two mirrors"
+# How often points are moved and fitted again: for each of them, at most, in how many steps, and how often it is looked
+# anew which of them are near each other.
+_SWEEPS, _MOST_SWEEPS, _FEW_STEPS, _LOOKS = 4, 240, 15, 10
 _LARGEST_DENSE = 1000  # numbers of a vector; beyond, nothing is known of the shape
 _MOST_MODES = 8
 _APART = 0.01  # fits of energies nearer than this are one
@@ -116,25 +118,29 @@ def _normal_draws(target: Target, found: list[Mode]) -> tuple[Tensor, Tensor, fl
 
 
 def _search(target: Target, fits: Tensor, energies: Tensor) -> tuple[Tensor, Tensor]:
-    """Fits of changed copies of the best fits, as long as that helps; the best of all."""
-    lowest, waited = energies.min(), 0
-    for _ in range(_ROUNDS):
-        order = energies.argsort()
-        points = target.points(fits[order[0]])
-        if not points or waited == _PATIENCE:
-            break
-        parents = fits[order[: max(1, target.count // 4)]].repeat(4, 1)[: target.count]
-        leaves = target.leaves(target.filled(parents))
-        for group in points:
-            move = _CHANGES[int(torch.randint(len(_CHANGES), ()))]
-            parents, _ = group.moved(target.filled(parents), leaves[group.site][group.factor][0], move)
-        children, found = descend(target.gradients, parents, _STEPS // 2)
-        fits, energies = torch.cat([fits, children]), torch.cat([energies, found])
-        chosen = energies.argsort()[: target.count]
-        fits, energies = fits[chosen], energies[chosen]
-        waited = 0 if energies[0] < lowest - _GAIN else waited + 1
-        lowest = torch.minimum(lowest, energies[0])
-    return fits, energies
+    """Fits of other arrangements of points: they move as between two trajectories, and are fitted a little each time.
+
+    The best of these and of the given ones. A fit alone does not leave the arrangement that it begins with, and the
+    energies of arrangements are hundreds apart. Steps that do not settle shake what the moves have put in place.
+    """
+    points = target.points(fits[energies.argmin()])
+    if not points:
+        return fits, energies
+    sweeps = min(_SWEEPS * max(len(some.columns) for some in points), _MOST_SWEEPS)
+    x = fits
+    for sweep in range(sweeps):
+        state = State.at(target.gradients, x)
+        if sweep % math.ceil(sweeps / _LOOKS) == 0:
+            known = points
+            points = target.points(x[state.energy.argmin()])
+            for some, before in zip(points, known, strict=True):
+                some.known = before.known  # which depend on where the numbers of points are alone
+        state, _ = jumps(target.plain, state, points, target.leaves(x))
+        x, _ = descend(target.gradients, state.x, _FEW_STEPS)
+    others, found = descend(target.gradients, x, _STEPS // 2)
+    fits, energies = torch.cat([fits, others]), torch.cat([energies, found])
+    chosen = energies.argsort()[: target.count]
+    return fits[chosen], energies[chosen]
 
 
 def _given(target: Target, start: Mapping[str, Tensor] | Callable[..., Any]) -> Tensor:

@@ -69,21 +69,22 @@ def test_volume_and_distances(space):
             changed = (v - w).norm(dim=-1) > 1e-9
             together = changed.unsqueeze(-1) & changed.unsqueeze(-2)
             assert changed.any(-1).double().mean() > 0.5
-            if move == "two mirrors":
+            if move in ("two mirrors", "swap"):
                 continue
             before, after = distances(manifold, v), distances(manifold, w)
             assert torch.allclose(before[together], after[together], atol=1e-6)
 
 
+@pytest.mark.parametrize("move", ["mirror", "swap"])
 @pytest.mark.parametrize("space", ["ball", "sphere", "flat"])
-def test_mirrors_lead_back(space):
+def test_mirrors_lead_back(space, move):
     """The same sets mirrored once more: who moves, and the mirror, do not depend on what has moved."""
     for dim in (2, 3):
         points, vectors, manifold = setting(space, dim)
         state = torch.get_rng_state()
-        there, _ = points.moved(vectors, manifold, "mirror")
+        there, _ = points.moved(vectors, manifold, move)
         torch.set_rng_state(state)
-        back, _ = points.moved(there, manifold, "mirror")
+        back, _ = points.moved(there, manifold, move)
         assert not torch.allclose(there, vectors)
         assert torch.allclose(back, vectors, atol=1e-7)
 
