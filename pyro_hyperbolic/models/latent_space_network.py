@@ -121,6 +121,10 @@ class LatentSpaceNetwork(NamedModel):
     Nodes without edges and networks of several components are as good as others: the likelihood pushes them apart, and
     the prior of the positions holds them.
 
+    Edges of a tree, which has no triangles, say little about positions. On those that were tried, flat or hyperbolic,
+    the posterior has a high temperature and predicts hardly more than the density of the network. The guide is then
+    nearly the prior. For a map of a tree use :class:`DistanceEmbedding` on its distances.
+
     :param space: a signature such as ``"h2"`` or ``"h2,e1"``, or a manifold.
     :param num_nodes: number ``N`` of nodes.
     :param dim: dimension of the space, if ``space`` does not have it.

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import pyro
 import pytest
 import torch
+from pyro.infer import SVI, Predictive, Trace_ELBO
 
 from experiments import Job, Networks, RunStore
 from experiments.drawn_network import drawn_network
 from experiments.networks import BINS, EVIDENCE, HELD_OUT, MODELS, NetworkCell, binned, held_out, log_score, num_known
 from experiments.report.networks import _gain, networks
 from experiments.report.results import Results
-from pyro_hyperbolic import datasets
+from pyro_hyperbolic import datasets, infer
+from pyro_hyperbolic.models import LatentSpaceNetwork, Network
 
 MACHINE = {"device": "d", "pyro_hyperbolic": "0", "torch": "2", "pyro": "1", "matmul_precision": "high"}
 
@@ -77,3 +81,31 @@ def test_report_says_where_the_flat_model_wins(tmp_path: Path) -> None:
     assert "Davis" not in text
     assert "| karate club | h2 | -99.9" in text
     assert "1 (0.5 to 2)" in text
+
+
+def _tree() -> Network:
+    nodes = torch.arange(1, 40)
+    return Network(40, torch.stack([nodes, nodes // 2], -1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "low", "high"), [(_tree, -0.02, 0.01), (lambda: drawn_network("e2", 40), 0.1, 1.0)])
+def test_guide_gains_where_chains_do(make: Callable[[], Network], low: float, high: float) -> None:
+    """An edge of a tree is the only one between two parts of it, so the others do not predict it."""
+    train, pairs, edge = held_out(make(), seed=100)
+    net = LatentSpaceNetwork("e2", 40).double()
+    options = {"num_chains": 4, "num_samples": 400, "warmup": 300, "progress": False}
+    found = {"chains": infer.sample_posterior(net.model, train, **options).samples}
+    pyro.set_rng_seed(0)
+    net.begin(net.start(train))
+    svi = SVI(net.model, net.guide, pyro.optim.ClippedAdam({"lr": 0.05, "lrd": 0.998}), Trace_ELBO())
+    for _ in range(1500):
+        svi.step(train)
+    found["guide"] = Predictive(net.guide, num_samples=200)(train)
+    usual = torch.full((len(pairs),), train.num_edges / num_known(train), dtype=torch.float64)
+    gains = {name: log_score(net.predict(draws, pairs).mean, edge) for name, draws in found.items()}
+    gains = {name: score - log_score(usual, edge) for name, score in gains.items()}
+    assert all(low < gain < high for gain in gains.values()), gains
+    # Far above the scale of the positions nothing is near; in a network that is drawn it is 0.05.
+    temperatures = {name: draws["temperature"].median().item() for name, draws in found.items()}
+    assert all((t > 0.5) == (low < 0) for t in temperatures.values()), temperatures
