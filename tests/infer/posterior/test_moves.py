@@ -102,6 +102,9 @@ def test_sets_are_balls_and_branches():
     found = {tuple(row.nonzero().flatten().tolist()) for row in sets.members}
     # Branches at 2 and pairs of them, without the larger half of the points.
     assert {(0, 1), (3, 4), (5,), (0, 1, 5), (3, 4, 5)} <= found
+    # Two branches at 2 may change places, but not those of a path.
+    assert sets.at.tolist() == [2]
+    assert [row.nonzero().flatten().tolist() for row in sets.pairs[0]] in ([[3, 4], [5]], [[0, 1], [5]])
     size = sets.members.sum(-1)
     assert (size <= 3).all()
     for row, order, count in zip(sets.members, sets.order, size, strict=True):
@@ -118,7 +121,9 @@ def test_jumps_have_the_density():
     """Draws of a distribution that jump are still draws of it."""
     torch.manual_seed(0)
     columns = torch.arange(8).reshape(4, 2)
-    points = Points("z", 0, columns, torch.rand(4, 4).fill_diagonal_(-1), 1.0)
+    star = torch.full((4, 4), 2.0) - (torch.arange(4) == 1).double() - (torch.arange(4) == 1).double().unsqueeze(-1)
+    points = Points("z", 0, columns, star.fill_diagonal_(-1), 1.0)
+    assert points.moves == MOVES
     weight = 1.2
 
     def gradients(x):
@@ -130,7 +135,7 @@ def test_jumps_have_the_density():
     x[:, 1] = torch.where(above, 1, -1) * x[:, 1].abs()
     state, paths = State.at(gradients, x), torch.zeros(4000)
     for number in range(40):
-        state, moved = jump(gradients, state, points, Euclidean(), list(MOVES)[number % 4])
+        state, moved = jump(gradients, state, points, Euclidean(), list(MOVES)[number % len(MOVES)])
         paths = paths + moved
     assert paths.mean() > 5
     assert ((state.x[:, 1] > 0) != above).double().mean() > 0.1

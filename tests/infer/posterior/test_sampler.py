@@ -13,6 +13,9 @@ from benchmarks.posteriors import measure
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import sample_posterior
 from pyro_hyperbolic.infer.posterior import sampler
+from pyro_hyperbolic.infer.posterior.fits import descend
+from pyro_hyperbolic.infer.posterior.start import find_start
+from pyro_hyperbolic.infer.posterior.target import Target
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -197,3 +200,16 @@ def test_on_a_gpu():
     cpu = sample_posterior(located, observed.cpu(), num_chains=16, num_samples=200, warmup=200, progress=False)
     means = [p.samples["c"].log().mean().item() for p in (posterior, cpu)]
     assert means[0] == pytest.approx(means[1], abs=0.25)
+
+
+@pytest.mark.slow
+def test_start_in_a_good_arrangement():
+    """Of the branches of a tree: fits alone end hundreds of nats above it."""
+    case = CASES["tree of 40"]()
+    with sampler.seeded(0):
+        target = Target(case.model, case.args, {}, 8)
+        _, energies = descend(target.gradients, target.prior, 1000)
+        start = find_start(target, None)
+        at_best = target.energy(start.best)[0].item()
+    assert energies.min() > 1000
+    assert at_best < 100
