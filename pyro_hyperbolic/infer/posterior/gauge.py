@@ -23,7 +23,7 @@ from torch import Tensor
 KAPPA = 50.0
 # A part of the length of an axis, and the share of draws in which an axis may be shorter: where axes come near to 0,
 # orientations turn with any small change, and a term that holds them asks for tiny steps.
-_SHORT, _MOST_SHORT = 0.2, 0.01
+_SHORT, _MOST_SHORT = 0.2, 0.05
 
 
 @dataclass
