@@ -40,8 +40,9 @@ _TUNED: dict[str, Any] = {
 }
 
 # Calls of torch that a program may make before its derivatives are taken. The compiler takes some 50 ms for each: of
-# those of the paper's model, 600, half a minute, and of so many, longer than most runs would gain by it.
-_MOST_CALLS = 5_000
+# those of the paper's model, 600, half a minute, and of so many, longer than most runs would gain by it. Flows of eight
+# layers as prior and as posterior stay below.
+_MOST_CALLS = 10_000
 
 # Compiled graphs by what they compute, those last used at the end.
 _KNOWN: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
@@ -65,12 +66,13 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
 
     def flat(*leaves: Any) -> list[Any]:
         nonlocal out_spec
-        out, out_spec = flatten(function(*unflatten(leaves, spec)))
+        with AtMost(_MOST_CALLS):
+            out, out_spec = flatten(function(*unflatten(leaves, spec)))
         # Optimisers want the layout of the parameters, and compiled code can write it at once.
         return [t.contiguous() if isinstance(t, Tensor) else t for t in out]
 
     try:
-        with pyro.validation_enabled(False), AtMost(_MOST_CALLS):
+        with pyro.validation_enabled(False):
             graph = private.trace(flat, leaves)
     except TooLong:
         warn_user(
