@@ -83,7 +83,7 @@ def _coverage(posterior: Posterior, case: Case) -> float:
         parts = [space.dist(points[:, :, pair[:, 0]], points[:, :, pair[:, 1]]) for pair in pairs]
         draws = torch.cat(parts, -1).flatten(0, 1)
         low, high = draws.quantile(0.05, 0), draws.quantile(0.95, 0)
-        shares.append(((low <= truth) & (truth <= high)).double().mean())
+        shares.append(((low <= truth.to(low)) & (truth.to(low) <= high)).double().mean())
     return torch.stack(shares).mean().item()
 
 

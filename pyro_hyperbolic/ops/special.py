@@ -84,7 +84,8 @@ def scaled_asinh(t: Tensor, c: float | Tensor) -> Tensor:
     r""":math:`\operatorname{asinh}(\sqrt{c}\, t) / \sqrt{c}`; ``t`` itself at ``c = 0``, ``nan`` for ``c < 0``.
 
     The two broadcast. Distances end in this function, on tensors as large as the output. It costs one ``asinh`` and
-    keeps one tensor for the backward pass; the derivative in ``c`` has its series near zero.
+    keeps one tensor for the backward pass, or the output too where ``c`` has a derivative; this one has its series near
+    zero.
     """
     if torch.jit.is_tracing() or torch.compiler.is_compiling():
         # Neither takes the autograd function: the tracer hands it a constant tensor as a number, and dynamo does not
@@ -115,29 +116,32 @@ class _ScaledAsinh(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+        # Without a derivative in c nothing reads the output.
+        ctx.save_for_backward(*inputs, output if ctx.needs_input_grad[1] else inputs[0])
         ctx.save_for_forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
         (grad,) = grads
-        t, c = ctx.saved_tensors
+        t, c, out = ctx.saved_tensors
         grad_t = grad_c = None
+        slope = _asinh_slope(t, c)
         if ctx.needs_input_grad[0]:
-            grad_t = (grad * _asinh_slope(t, c)).sum_to_size(t.shape)
+            grad_t = (grad * slope).sum_to_size(t.shape)
         if ctx.needs_input_grad[1]:
-            grad_c = (grad * _scaled_asinh_slope(t, c)).sum_to_size(c.shape).to(c.dtype)
+            grad_c = (grad * _slope_in_curvature(t, c, out, slope)).sum_to_size(c.shape).to(c.dtype)
         return grad_t, grad_c
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
         t, c = ctx.saved_tensors
         tangent_t, tangent_c = tangents
+        slope = _asinh_slope(t, c)
         out = torch.zeros_like(c * t)
         if tangent_t is not None:
-            out = out + tangent_t * _asinh_slope(t, c)
+            out = out + tangent_t * slope
         if tangent_c is not None:
-            out = out + tangent_c * _scaled_asinh_slope(t, c)
+            out = out + tangent_c * _slope_in_curvature(t, c, scaled_asinh(t, c), slope)
         return out.to(t.dtype)
 
 
@@ -191,18 +195,17 @@ def _asinh_slope(t: Tensor, c: Tensor) -> Tensor:
     return torch.where(inside, torch.rsqrt(1 + c * near * near), 1 / far.abs())
 
 
-def _scaled_asinh_slope(t: Tensor, c: Tensor) -> Tensor:
-    """Derivative of :func:`scaled_asinh` in ``c``."""
+def _slope_in_curvature(t: Tensor, c: Tensor, out: Tensor, slope: Tensor) -> Tensor:
+    r"""Derivative of :func:`scaled_asinh` in ``c``, from its value and its derivative ``slope`` in ``t``.
+
+    .. math:: \frac{\partial}{\partial c} \frac{\operatorname{asinh}(\sqrt{c}\,t)}{\sqrt{c}}
+        = \frac{1}{2c}\Big(\frac{t}{\sqrt{1 + ct^2}} - \frac{\operatorname{asinh}(\sqrt{c}\,t)}{\sqrt{c}}\Big)
+    """
     c = c.to(t.dtype)
-    root = _safe_sqrt(c)
-    x = root * t
-    small = x.abs() < math.sqrt(_SERIES_FRACTION)
+    small = (_safe_sqrt(c) * t).abs() < math.sqrt(_SERIES_FRACTION)
     near = torch.where(small, t, 0.0)
     series = near * (near * (near * _horner(_ASINHC_SLOPE, c * near * near)))
-    far = torch.where(small, 1.0, x)
-    # The two terms are both odd in t: with y = sqrt(c) t, (y / sqrt(1 + y^2) - asinh(y)) / (2 c sqrt(c)).
-    direct = (far / torch.hypot(torch.ones_like(far), far) - torch.asinh(far)) / torch.where(small, 1.0, 2 * c * root)
-    return torch.where(small, series, direct)
+    return torch.where(small, series, (t * slope - out) / torch.where(small, 1.0, 2 * c))
 
 
 Function = Callable[[Tensor], Tensor]

@@ -27,9 +27,9 @@ from pyro_hyperbolic.ops.nested import flatten, map_tensors, unflatten
 # Operations stay in the order of the trace, in which a likelihood and its derivative are near enough to each other to
 # become one kernel. The compiler's own order puts the densities of the latents between the two.
 _USUAL: dict[str, Any] = {"reorder_for_locality": False}
-# On a CPU a result of more than a few operations is kept: the long chains of geometry would be written out again in
+# On a CPU a result of more than some operations is kept: the long chains of geometry would be written out again in
 # every loop that uses them, which takes minutes to compile where a curvature is drawn.
-_USUAL_ON_CPU: dict[str, Any] = _USUAL | {"realize_cpu_opcount_threshold": 8}
+_USUAL_ON_CPU: dict[str, Any] = _USUAL | {"realize_cpu_opcount_threshold": 16}
 # What the compiler is asked for on top where steps are short: tuned products, without a table of timings for each of
 # them, and small kernels in one launch.
 _TUNED: dict[str, Any] = {

@@ -28,6 +28,7 @@ The isometry that takes the origin to the point ``E`` along a geodesic is, with 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +42,8 @@ from pyro_hyperbolic.infer.posterior.sets import Sets
 
 _NEIGHBOURS = 4
 _NEW = 0.2  # the share of sets that are chosen without regard to what was learned
-# The moves, and how often each is tried between two trajectories: those that are rarely accepted more often.
+# The moves, and how often each is tried between two trajectories until more is known: then until one can be expected to
+# be accepted, but no more often than this.
 MOVES = {"shift": 4, "exchange": 8, "mirror": 8, "two mirrors": 8, "swap": 8}
 _MIRRORS = {"mirror": 1, "two mirrors": 2}
 
@@ -56,6 +58,7 @@ class Points:
     :ivar distances: of all of them ``(N, N)`` in some fit. That the choice of points does not depend on the state makes
         mirroring them symmetric.
     :ivar radius: how far they are from the origin in that fit.
+    :ivar moves: which of :data:`MOVES` can be made, and how often each is tried.
     """
 
     site: str
@@ -69,23 +72,28 @@ class Points:
         self._sets = Sets.of(self.distances)
         self.weights = self._sets.weights
         self._tried, self._taken = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
+        self.moves = {name: times for name, times in MOVES.items() if name != "swap" or len(self._sets.pairs)}
+        self._shares: dict[str, list[Tensor]] = {name: [] for name in self.moves}
         self.known: dict[str, Captured] = {}  # the moves as functions
 
-    @property
-    def moves(self) -> dict[str, int]:
-        """Which of :data:`MOVES` can be made, and how often."""
-        return {name: times for name, times in MOVES.items() if name != "swap" or len(self._sets.pairs)}
-
-    def note(self, sets: Tensor, accepted: Tensor) -> None:
-        """Remember which sets, by their numbers, went where they were sent."""
-        self._tried.index_add_(0, sets.flatten(), torch.ones_like(accepted, dtype=self._tried.dtype).flatten())
-        self._taken.index_add_(0, sets.flatten(), accepted.to(self._taken.dtype).flatten())
+    def note(self, move: str, sets: Tensor, accepted: Tensor) -> None:
+        """Remember whether tries ``(T, P)`` of a move were accepted, of these sets by their numbers ``(T, M, P)``."""
+        self._shares[move].append(accepted.double().mean())
+        accepted = accepted.unsqueeze(1).expand_as(sets).to(self._taken.dtype)
+        self._tried.index_add_(0, sets.flatten(), torch.ones_like(accepted).flatten())
+        self._taken.index_add_(0, sets.flatten(), accepted.flatten())
 
     def learn(self) -> None:
-        """Move the sets more often that went more often so far."""
+        """Move the sets more often that went more often so far, and try what is often accepted less often."""
         mean = self._taken.sum() / self._tried.sum().clamp(min=1)
         share = (self._taken + mean) / (self._tried + 1)
         self.weights = _NEW * self._sets.weights + (1 - _NEW) * share / share.sum().clamp(min=1e-30)
+        for move, shares in self._shares.items():
+            if shares:
+                accepted = torch.stack(shares).mean().item()
+                self.moves[move] = math.ceil(min(MOVES[move], 1 / max(accepted, 1e-9)))
+                shares.clear()
+        self.known.clear()
 
     def moved(self, vectors: Tensor, space: Manifold, move: str) -> tuple[Tensor, Tensor]:
         """Vectors ``(P, D)`` with some points elsewhere, and the logarithms of the volume that the move gains ``(P,)``.
@@ -357,8 +365,8 @@ def jump(gradients: Gradients, state: State, points: Points, space: Manifold, mo
             taken.append(accepted)
         return state.x, state.energy, state.gradient, torch.stack(taken)
 
-    sets, moves, spans = points.mirrors(len(state.x), MOVES[move], move)
+    sets, moves, spans = points.mirrors(len(state.x), points.moves[move], move)
     run = points.known.setdefault(move, Captured(steps))
     *parts, taken = run(state.x, state.energy, state.gradient, k.contiguous(), moves, spans)
-    points.note(sets, taken.unsqueeze(1).expand_as(sets))
+    points.note(move, sets, taken)
     return State(*parts), taken.any(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +27,6 @@ from pyro_hyperbolic.infer.posterior.target import Target
 from pyro_hyperbolic.ops.checks import checked_integer
 
 _WINDOWS = 0.15, 0.35, 0.6  # shares of the warm-up after which the metric is learned
-_TRIALS = 0.8  # until which share of it lengths of trajectories are tried
-_LENGTHS = 0.5, 1.0, 2.0, 4.0  # that are tried, in quarters of a period
 _FIRST_STEPS = 32  # of a trajectory in the first window, in which the step size may be far too small
 _RARE = 0.001  # share of moves of points below which they are left out
 _STUCK = 0.05  # mean acceptance in the first window below which a chain begins anew where another one is
@@ -55,7 +52,7 @@ def sample_posterior(
     """Draws of the posterior of a Pyro program by many chains, which move together.
 
     All chains take their steps of Hamiltonian Monte Carlo in one compiled function, on the device of the model, and
-    learn step size, length of trajectories and metric from each other. They begin around fits, where the posterior is
+    learn step size and metric from each other. They begin around fits, where the posterior is
     near to a normal distribution there, and at draws of the prior otherwise. Where points can be rotated or mirrored
     together and the energy does not change, the chains are kept from turning against each other; distances and all else
     that rotations leave alone have their distribution. Between two trajectories points change places or are mirrored in
@@ -160,15 +157,10 @@ class Chains:
     def __init__(self, target: Target, settings: dict[str, Any], clock: _Clock, progress: bool) -> None:
         self.target, self.settings, self.clock, self.progress = target, settings, clock, progress
         self.points: list[Points] = []
-        self.size, self.length, self.jumps, self.restarted = 0.5 / target.size**0.25, math.pi / 2, True, 0
+        self.size, self.jumps, self.restarted = 0.5 / target.size**0.25, True, 0
         self.draws: list[Tensor] = []
         self.sweeps: list[Sweep] = []
         self.steps = 0
-
-    @property
-    def _cost(self) -> int:
-        """Of what comes between two trajectories, in steps."""
-        return 1 + sum(times for points in self.points for times in points.moves.values())
 
     def begin(self, start: Start) -> None:
         """Take the places of a start."""
@@ -177,28 +169,20 @@ class Chains:
         self.state = State.at(self.target.gradients, start.x)
 
     def warm_up(self, count: int) -> None:
-        """Learn step size, metric, which points to move, and the length of trajectories."""
+        """Learn step size, metric and which points to move."""
         size = StepSize(self.size)
         accepted, jumped = torch.zeros_like(self.state.energy), torch.zeros_like(self.state.energy)
         windows = [max(1, int(share * count)) for share in _WINDOWS]
         seen: list[State] = []
-        gains = dict.fromkeys(_LENGTHS, 0.0)
         for number in self._bar(range(count), "warm-up"):
-            tries = windows[-1] <= number < int(_TRIALS * count)
-            factor = _LENGTHS[number % len(_LENGTHS)] if tries else 1.0
-            own, steps = drawn(factor * self.length, size.size)
+            own, steps = drawn(size.size)
             if number < windows[0]:
                 steps = min(steps, _FIRST_STEPS)
             taken = self._jump()
-            before = self.state.x
             sweep = self._move(own, steps)
             accepted, jumped = accepted + sweep.acceptance, jumped + taken
             size.see(sweep.acceptance.mean().item())
             seen.append(self.state)
-            if tries:
-                gains[factor] += self._change(before) / (steps + self._cost)
-            elif number == int(_TRIALS * count):
-                self.length *= max(gains, key=lambda key: gains[key])
             if number + 1 in windows:
                 seen = seen[len(seen) // 3 :]
                 stuck = accepted / (number + 1) < _STUCK
@@ -217,7 +201,7 @@ class Chains:
         """Go on until there are so many draws."""
         written = time.perf_counter()
         for _ in self._bar(range(len(self.draws), count), "sampling"):
-            own, steps = drawn(self.length, self.size)
+            own, steps = drawn(self.size)
             self._jump()
             self.sweeps.append(self._move(own, steps))
             self.draws.append(self.state.x)
@@ -270,9 +254,9 @@ class Chains:
             "x": self.state.x,
             "root": self.metric.root,
             "best": self.best,
-            "numbers": [self.size, self.length, self.jumps, self.restarted, self.steps],
+            "numbers": [self.size, self.jumps, self.restarted, self.steps],
             "terms": [[block.reference, block.weight, block.free] for block in self.target.blocks],
-            "weights": [points.weights for points in self.points],
+            "moves": [[points.weights, points.moves] for points in self.points],
             "draws": torch.stack(self.draws),
             "sweeps": {
                 field: torch.stack([getattr(sweep, field) for sweep in self.sweeps])
@@ -297,9 +281,9 @@ class Chains:
             block.weight.copy_(weight)
             block.free = [tuple(names) for names in free]
         self.begin(Start(state["x"], state["root"], state["best"]))
-        for points, weights in zip(self.points, state["weights"], strict=True):
-            points.weights = weights
-        self.size, self.length, self.jumps, self.restarted, self.steps = state["numbers"]
+        for points, (weights, moves) in zip(self.points, state["moves"], strict=True):
+            points.weights, points.moves = weights, dict(moves)
+        self.size, self.jumps, self.restarted, self.steps = state["numbers"]
         self.draws = list(state["draws"])
         rows = zip(*state["sweeps"].values(), strict=True)
         self.sweeps = [Sweep(**dict(zip(state["sweeps"], row, strict=True))) for row in rows]
@@ -316,12 +300,6 @@ class Chains:
     def _move(self, size: float, steps: int) -> Sweep:
         self.state, sweep = trajectories(self.target.gradients, self.state, self.metric, size, steps)
         return sweep
-
-    def _change(self, before: Tensor) -> float:
-        """How far the squared distance from the middle has changed (Hoffman et al., 2021)."""
-        middle = before.mean(0)
-        old, new = (self.metric.whitened(x - middle).square().sum(-1) for x in (before, self.state.x))
-        return (new - old).abs().mean().item() ** 2  # the mean of the squares would be that of a few chains
 
     def _restart(self, stuck: Tensor) -> None:
         """Chains that cannot leave where they began, or where there is next to no mass, go on from where others are."""

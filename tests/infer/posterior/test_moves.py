@@ -153,8 +153,11 @@ def test_sets_that_move_are_chosen_more_often():
     before = points.weights
     for _ in range(50):
         sets, _, _ = points.mirrors(COUNT, 1, "mirror")
-        points.note(sets, sets == 3)
+        points.note("mirror", sets, (sets == 3).squeeze(1))
+        points.note("shift", sets[:, :0], torch.ones(1, COUNT, dtype=torch.bool))
     points.learn()
+    # What is always accepted is tried once, what hardly is as often as before, and of the others nothing is known.
+    assert points.moves == MOVES | {"shift": 1}
     assert points.weights[3] > 5 * before[3]
     assert points.weights.sum() == pytest.approx(1.0)
     assert (points.weights > 0).all()
