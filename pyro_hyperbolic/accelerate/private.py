@@ -34,7 +34,6 @@ CHANGES = {
     "kernel timing": "kernels among which the compiler chooses are timed back to back",
     "trace order": "operations are moved to where their inputs are known",
     "small products": "small float64 products are written as sums of products",
-    "tuning": "matrix products are tuned, and small kernels are launched together",
     "one launch": "Adam steps all parameters in one launch",
 }
 _left_out: frozenset[str] = frozenset()
@@ -138,6 +137,12 @@ def mutates(operation: Any) -> bool:
         return bool(schema.is_mutable)
     name, _, overload = str(operation).removeprefix("aten.").partition(".")
     return name.endswith("_") or overload == "out"
+
+
+def is_view(operation: Any) -> bool:
+    """Whether the result of an operation may share memory with its argument; ``True`` where it cannot be asked."""
+    schema = getattr(operation, "_schema", None) if is_on() else None
+    return schema is None or any(result.alias_info is not None for result in schema.returns)
 
 
 @contextlib.contextmanager
