@@ -30,8 +30,12 @@ from pyro_hyperbolic.ops.nested import flatten, map_tensors, unflatten
 # become one kernel. The compiler's own order puts the densities of the latents between the two.
 _USUAL: dict[str, Any] = {"reorder_for_locality": False}
 # On a CPU a result of more than a few operations is kept: the long chains of geometry would be written out again in
-# every loop that uses them, which takes minutes to compile where a curvature is drawn.
-_USUAL_ON_CPU: dict[str, Any] = _USUAL | {"realize_cpu_opcount_threshold": 8}
+# every loop that uses them, which takes minutes to compile where a curvature is drawn. Of the operations that read the
+# same tensor each is tried with the next few, to make one loop of the two: all of geometry reads the curvature.
+_USUAL_ON_CPU: dict[str, Any] = _USUAL | {
+    "realize_cpu_opcount_threshold": 8,
+    "max_fusion_buffer_group_pairwise_attempts": 8,
+}
 # What the compiler is asked for on top by "tuned": tuned products, without a table of timings for each of them, and
 # small kernels in one launch.
 _TUNED: dict[str, Any] = {
