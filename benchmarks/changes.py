@@ -3,7 +3,8 @@
     python -m benchmarks.changes
     python -m benchmarks.changes --members 1 16 --only "kernel timing" "one launch"
 
-Compiled and captured steps of the auto-encoder of ``benchmarks.numpyro`` (d = 10, batch 128): one model, and ensembles.
+Compiled and captured steps of the auto-encoder of ``benchmarks.numpyro`` (d = 10, batch 128): one model, whose products
+are tuned, and ensembles.
 Each is measured with all of ``accelerate.private.CHANGES``, with each of them left out, and with none. The trainers are
 all made first and take turns, so that they are timed under the same conditions. Figures are medians of repeats, in
 microseconds per step and member; those with a change left out come with the ratio to all. A change whose ratio is not
@@ -61,7 +62,7 @@ def prepare(args: argparse.Namespace, members: int, steps: int, names: tuple[str
     optim, pairs = pyro.optim.Adam({"lr": 5e-4}), [(vae.model, vae.guide) for vae in vaes]
     svi: Any
     if members == 1:
-        svi = FastSVI(*pairs[0], optim, Trace_ELBO(), compile=True)
+        svi = FastSVI(*pairs[0], optim, Trace_ELBO(), compile="tuned")
     else:
         svi = EnsembleSVI(pairs, optim, Trace_ELBO(), compile=True)
     batches = Minibatches(images, BATCH, members=None if members == 1 else members, drop_last=True)

@@ -36,7 +36,8 @@ class Row:
 
     :param subject: ``step`` of one auto-encoder, ``ensemble``, ``graph`` (a whole-graph step of the VGAE),
         ``evaluation`` (IWAE-5000 of 10,000 images) or ``density`` (of a million points on a sphere under a flow).
-    :param kind: ``stock`` (``pyro.infer.SVI``), ``captured`` in a CUDA graph, or ``compiled`` (and captured).
+    :param kind: ``stock`` (``pyro.infer.SVI``), ``captured`` in a CUDA graph, or ``compiled`` (and captured; that of
+        one model with tuned products).
     :param distribution: of the prior and the posterior; ``flow`` is a posterior of eight layers alone.
     :param space: the signature of the latent space; the ball if there is none.
     """
@@ -195,7 +196,7 @@ def _trainer(row: Row, program: Any, tiny: bool) -> Any:
     if row.kind == "stock":
         return SVI(program.model, program.guide, _adam(), Trace_ELBO())
     compiled = row.kind == "compiled" and not tiny
-    return FastSVI(program.model, program.guide, _adam(), Trace_ELBO(), compile=compiled)
+    return FastSVI(program.model, program.guide, _adam(), Trace_ELBO(), compile="tuned" if compiled else False)
 
 
 def _adam() -> Any:

@@ -4,11 +4,13 @@
     python -m benchmarks.numpyro --json rival.json --rst
 
 The auto-encoder of :mod:`benchmarks.gpu` and the same in NumPyro (:mod:`benchmarks.numpyro_vae`), data on the device,
-batches of 128, Adam. Ours is ``FastSVI.run`` or ``EnsembleSVI.run`` over epochs of ``Minibatches``, compiled; theirs a
-jitted scan. Then NUTS on two posteriors (:mod:`benchmarks.numpyro_nuts`), on the CPU, and ``sample_posterior`` beside
-it. Each row alternates the two, and keeps the median of the repeats; a ratio below 1 says that ours is faster. It needs
-the extra ``numpyro``. Results are written after every row, and ``--resume`` goes on after the last one; ``--rst``
-prints the table of the documentation from what ``--json`` holds.
+batches of 128, Adam. First the whole training of one model in a new process (:mod:`benchmarks.from_nothing`), with
+nothing compiled before, and once more. In the other rows ours is ``FastSVI.run`` or ``EnsembleSVI.run`` over epochs of
+``Minibatches``, compiled (one model with tuned products); theirs a jitted scan. Then NUTS on two posteriors
+(:mod:`benchmarks.numpyro_nuts`), on the CPU, and ``sample_posterior`` beside it. Each row but the first two alternates
+the two, and keeps the median of the repeats; a ratio below 1 says that ours is faster. It needs the extra ``numpyro``.
+Results are written after every row, and ``--resume`` goes on after the last one; ``--rst`` prints the table of the
+documentation from what ``--json`` holds.
 """
 
 from __future__ import annotations
@@ -18,15 +20,18 @@ import functools
 import importlib.util
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pyro
 import torch
 from pyro.infer import Trace_ELBO
 
+from benchmarks.from_nothing import seconds
 from benchmarks.numpyro_nuts import POSTERIORS, Walk, many, walks
 from benchmarks.results import GO_ON, add_results, earlier, require
 from examples.command import at_least, command, device, make_parser, natural, positive
@@ -38,6 +43,7 @@ from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVAE
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 BATCH, REPEATS = 128, 7
+CACHES = ("nothing compiled before", "compiled by an earlier process")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -65,7 +71,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def rows(args: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
-    table: dict[str, Callable[[], dict[str, Any]]] = {
+    table: dict[str, Callable[[], dict[str, Any]]] = {}
+    if args.nothing:
+        with_caches = functools.cache(lambda: from_nothing(args))
+        for cache in CACHES:
+            name = f"one model, {args.epochs} epochs in a new process, {cache}"
+            table[name] = functools.partial(lambda cache: with_caches()[cache], cache)
+    table |= {
         "one model, one call per step": lambda: single_steps(args),
         "one model, many steps per call": lambda: many_steps(args, None),
     }
@@ -79,6 +91,16 @@ def rows(args: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
     for posterior in POSTERIORS if args.posteriors else ():
         table[f"sample_posterior, {posterior}, per effective sample"] = functools.partial(posteriors, args, posterior)
     return table
+
+
+def from_nothing(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Microseconds of processes that train one model, first with empty caches and then with those of the first."""
+    times: dict[str, dict[str, Any]] = {cache: {} for cache in CACHES}
+    for name, side in (("wrapped", "ours"), ("numpyro", "numpyro")):
+        with tempfile.TemporaryDirectory() as folder:
+            for cache in CACHES:
+                times[cache][name] = 1e6 * seconds(side, args, Path(folder))
+    return times
 
 
 def nuts(args: argparse.Namespace, posterior: str, share: str) -> dict[str, Any]:
@@ -122,7 +144,7 @@ def _ours(args: argparse.Namespace, kind: str, members: int | None, count: int) 
     images = _images(args, count)
     if members is None:
         vae = _vae(args, kind)
-        svi: Any = FastSVI(vae.model, vae.guide, _adam(), Trace_ELBO(), compile=True)
+        svi: Any = FastSVI(vae.model, vae.guide, _adam(), Trace_ELBO(), compile="tuned")
     else:
         vaes = [_vae(args, kind, seed) for seed in range(members)]
         svi = EnsembleSVI([(v.model, v.guide) for v in vaes], _adam(), Trace_ELBO(), compile=True)
@@ -265,6 +287,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--members", type=positive(int), nargs="*", default=[1, 16, 90, 360], help="sizes of ensembles")
     p.add_argument("--member-steps", type=positive(int), default=200_000, help="most steps of one call, times members")
     p.add_argument("--train", type=at_least(BATCH), default=60_000, help="training images; an epoch is one call")
+    p.add_argument(
+        "--nothing", action=argparse.BooleanOptionalAction, default=True, help="measure the training from nothing"
+    )
+    p.add_argument("--epochs", type=positive(int), default=80, help="of the training from nothing")
     p.add_argument("--test", type=at_least(BATCH), default=10_000, help="images of the evaluation")
     p.add_argument("--samples", type=positive(int), default=5000, help="of the evaluation, per image")
     p.add_argument("--evaluation", action=argparse.BooleanOptionalAction, default=True, help="measure the evaluation")

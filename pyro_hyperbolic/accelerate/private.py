@@ -31,10 +31,10 @@ from pyro_hyperbolic.private import is_on
 CHANGES = {
     "loop order": "joined loops wait for sums in place (CPU); without it gradients of indexing are wrong in torch 2.13",
     "dtype rules": "rules for the types of results are made once, not for every operation",
+    "outer loops": "loops that cannot be joined are found before all of them are written (CPU)",
     "kernel timing": "kernels among which the compiler chooses are timed back to back",
     "trace order": "operations are moved to where their inputs are known",
     "small products": "small float64 products are written as sums of products",
-    "tuning": "matrix products are tuned, and small kernels are launched together",
     "one launch": "Adam steps all parameters in one launch",
 }
 _left_out: frozenset[str] = frozenset()
@@ -98,7 +98,7 @@ def compile_graph(
         compiled = torch.compile(graph, dynamic=False)
         return compiled, compiled(*leaves)
     known = {name: value for name, value in options.items() if hasattr(config, name)}
-    with warnings.catch_warnings(), _quiet(), _back_to_back(), _kept_order(), _rules_once():
+    with warnings.catch_warnings(), _quiet(), _back_to_back(), _kept_order(), _rules_once(), _written_once():
         # Advice of the compiler: whether products may be less exact is for the user to say.
         warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
         # Of the compiler to its own authors, while it tunes.
@@ -138,6 +138,12 @@ def mutates(operation: Any) -> bool:
         return bool(schema.is_mutable)
     name, _, overload = str(operation).removeprefix("aten.").partition(".")
     return name.endswith("_") or overload == "out"
+
+
+def is_view(operation: Any) -> bool:
+    """Whether the result of an operation may share memory with its argument; ``True`` where it cannot be asked."""
+    schema = getattr(operation, "_schema", None) if is_on() else None
+    return schema is None or any(result.alias_info is not None for result in schema.returns)
 
 
 @contextlib.contextmanager
@@ -231,6 +237,66 @@ def _rules_once() -> Iterator[None]:
         yield
     finally:
         kind.__init__ = make
+
+
+@contextlib.contextmanager
+def _written_once() -> Iterator[None]:
+    """Let the compiler give up at once where it tries to join loops on a CPU by their outer ones.
+
+    It writes the code of all of them before it finds that two are not split alike, and then writes it all once more
+    (torch 2.13). Those of the paper's model are all of this kind.
+    """
+    try:
+        from torch._inductor.codegen.cpp import CppScheduling, OuterLoopFusedSchedulerNode  # slow to import
+    except ImportError:
+        yield
+        return
+    kind: Any = CppScheduling
+    names = ("codegen_outer_loop_node", "kernel_proxy_cls")
+    has_all = all(hasattr(kind, name) for name in names) and hasattr(
+        OuterLoopFusedSchedulerNode, "check_outer_fusion_loop_level_attr"
+    )
+    if not is_made("outer loops") or not has_all:
+        yield
+        return
+    write, make = kind.codegen_outer_loop_node, kind.kernel_proxy_cls
+
+    def write_until(scheduling: Any, node: Any) -> None:
+        tried: list[Any] = []
+        failed = False
+
+        def begin(*args: Any) -> Any:
+            proxy = make(*args)
+            if len(tried) == len(node.get_outer_nodes()):
+                return proxy  # the second time
+            tried.append(proxy)
+            write_one = proxy.codegen_nodes
+
+            def write_if(nodes: Any) -> None:
+                nonlocal failed
+                if failed:
+                    proxy.loop_nest = tried[0].loop_nest  # the check of all fails as that of the two has
+                    return
+                write_one(nodes)
+                pair = tried[-2:]
+                failed = len(pair) == 2 and not node.check_outer_fusion_loop_level_attr(
+                    pair, node.outer_loop_fusion_depth
+                )
+
+            proxy.codegen_nodes = write_if
+            return proxy
+
+        scheduling.kernel_proxy_cls = begin
+        try:
+            write(scheduling, node)
+        finally:
+            del scheduling.kernel_proxy_cls
+
+    kind.codegen_outer_loop_node = write_until
+    try:
+        yield
+    finally:
+        kind.codegen_outer_loop_node = write
 
 
 _CALLS = 20  # at most, in a row

@@ -11,6 +11,7 @@ from pyro.distributions import Independent, MaskedDistribution, TorchDistributio
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 from torch.distributions import constraints
+from typing_extensions import Self
 
 from pyro_hyperbolic.distributions.constraints import on
 from pyro_hyperbolic.distributions.provenance import Origin, Run, complaint, mark, without_graph
@@ -52,6 +53,7 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
     has_rsample = True
     loc: Tensor
     manifold: Manifold
+    _is_central = False  # whether loc is known to be the origin
 
     def __init__(self, batch_shape: torch.Size, event_shape: torch.Size, validate_args: bool | None = None) -> None:
         # torch's validation reads values, which tensors on the meta device do not have.
@@ -216,14 +218,27 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
         drawn without a graph knows nothing of the derivatives in ``loc`` and ``c``, so these need the logarithm map.
         """
         if not self.drew(value) or self._lacks_graph(value):
-            return self.manifold.to_normal_coords(self.loc, value)
+            return self.manifold.to_normal_coords(self._centre, value)
         return self._last[0]
 
     def _point(self, v: Tensor) -> Tensor:
         """The point with normal coordinates ``v`` at ``loc``, which is the last sample from now on."""
-        value = self.manifold.from_normal_coords(self.loc, v)
+        value = self.manifold.from_normal_coords(self._centre, v)
         self._last = v, value
         return value
+
+    def at_origin(self) -> Self:
+        """This distribution, told that its ``loc`` is the origin, from which the maps of a space cost half.
+
+        Values alone do not tell: they are not read in a step that is compiled or captured.
+        """
+        self._is_central = True
+        return self
+
+    @property
+    def _centre(self) -> Tensor | None:
+        """``loc``, as the maps of a space take it."""
+        return None if self._is_central else self.loc
 
     def __getstate__(self) -> dict[str, Any]:
         # The last sample belongs to the graph it was made in and cannot be copied.

@@ -94,6 +94,7 @@ class RiemannianNormal(ManifoldDistribution):
         new = self._get_checked_instance(RiemannianNormal, _instance)
         batch_shape = torch.Size(batch_shape)
         new._set_loc(self.loc.expand(batch_shape + self.event_shape), self.manifold)
+        new._is_central = self._is_central
         new.scale = self.scale.expand(batch_shape + (1,))
         super(RiemannianNormal, new).__init__(batch_shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args

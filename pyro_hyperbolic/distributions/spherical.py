@@ -63,6 +63,7 @@ class AngularDistribution(ManifoldDistribution):
         new = self._get_checked_instance(type(self), _instance)
         batch_shape = torch.Size(batch_shape)
         new._set_loc(self.loc.expand(batch_shape + self.event_shape), self.manifold)
+        new._is_central = self._is_central
         new.concentration = self.concentration.expand(batch_shape)
         super(AngularDistribution, new).__init__(batch_shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -171,6 +172,7 @@ class WrappedNormal(ManifoldDistribution):
         new = self._get_checked_instance(WrappedNormal, _instance)
         batch_shape = torch.Size(batch_shape)
         new._set_loc(self.loc.expand(batch_shape + self.event_shape), self.manifold)
+        new._is_central = self._is_central
         if self._is_full:
             new.scale_tril = self.scale_tril.expand(batch_shape + self.scale_tril.shape[-2:])
         else:
@@ -328,6 +330,8 @@ class WrappedNormal(ManifoldDistribution):
         return self._split_coords(self.scale.square().expand(self.batch_shape + (self.dim,)))
 
     def _outer_radii(self) -> list[Tensor]:
+        if not self._is_full and self.scale.shape[-1] == 1:
+            return [(math.sqrt(dim) + MASS_SCORE) * self.scale.squeeze(-1) for _, dim in self._leaves]
         return [v.sum(-1).sqrt() + MASS_SCORE * v.amax(-1).sqrt() for v in self._variances()]
 
     def _widths(self) -> list[Tensor]:

@@ -36,6 +36,7 @@ made is at most :math:`1/m^2`, so that none is made nearer to the antipode than 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -65,7 +66,12 @@ Curvature = float | Tensor
 def gap(x: Tensor, c: Curvature) -> Tensor:
     """:math:`1 - c|x|^2`, last dimension kept: positive inside, ``nan`` on the border and outside."""
     check_precision(x)
-    return torch.threshold(1 - c * squared_norm(x), 0.0, torch.nan)
+    return _inside(c * squared_norm(x))
+
+
+def _inside(square: Tensor) -> Tensor:
+    """The gap of a point with this :math:`c|x|^2`."""
+    return torch.threshold(1 - square, 0.0, torch.nan)
 
 
 def projx(x: Tensor, c: Curvature, sign: int = 1) -> Tensor:
@@ -198,15 +204,21 @@ def norm(x: Tensor, u: Tensor, c: Curvature) -> Tensor:
 
 def expmap0(v: Tensor, c: Curvature, sign: int = 1) -> Tensor:
     check_precision(v)
-    factor = tanhc(c * squared_norm(v), sign)
-    # As in projx: the factor is 0 only where the square overflows.
-    factor = torch.threshold(factor, 0.0, torch.nan) if sign > 0 else torch.where(factor == 0, torch.nan, factor)
-    return projx(factor * v, c, sign)
+    square = c * squared_norm(v)
+    if sign > 0:
+        # The hyperbolic tangent is the length of the point: bounded, it needs no projx. As there, the factor is 0 only
+        # where the square overflows.
+        factor = tanhc(square, most=math.sqrt(1 - border_margin(v.dtype)))
+        return torch.threshold(factor, 0.0, torch.nan) * v
+    factor = tanhc(square, sign)
+    return projx(torch.where(factor == 0, torch.nan, factor) * v, c, sign)
 
 
 def logmap0(y: Tensor, c: Curvature, sign: int = 1) -> Tensor:
-    beta = gap(y, c)
-    u = c * squared_norm(y) / beta
+    check_precision(y)
+    square = c * squared_norm(y)
+    beta = _inside(square)
+    u = square / beta
     near = asinhc(narrow(u, sign), sign) * y * beta.rsqrt()
     if sign > 0:
         return near

@@ -20,7 +20,7 @@ from pyro_hyperbolic.distributions import (
     conditional_manifold_flow,
     manifold_flow,
 )
-from pyro_hyperbolic.distributions.base import MASS_SCORE
+from pyro_hyperbolic.distributions.base import MASS_SCORE, ManifoldDistribution
 from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Lorentz, Manifold, PoincareBall
 from pyro_hyperbolic.nn import ManifoldModule, exp0
 from pyro_hyperbolic.nn.manifold import as_module
@@ -166,6 +166,8 @@ class ManifoldLatent(Latent):
         dtype = self.dtype or self.log_scale.dtype
         origin = manifold.origin(self.dim, dtype, self.log_scale.device)
         normal = self.prior_distribution(origin, self.log_scale.exp().to(dtype), manifold)
+        if isinstance(normal, ManifoldDistribution):
+            normal = normal.at_origin()
         if self.prior_flow is None:
             return normal
         return dist.TransformedDistribution(normal, [self.prior_flow.on(manifold)])
@@ -347,10 +349,9 @@ def _far(like: Tensor) -> float:
 def _share(x: Tensor, kept: Tensor, most: Tensor) -> Tensor:
     """The factor that takes positive ``x`` below ``most``, and is 1 where it is below ``kept``."""
     width = most - kept
-    beyond = torch.relu(x - kept) / width
-    bound = kept + width * beyond / torch.hypot(beyond, torch.ones_like(beyond))
-    outside = x > kept
-    return torch.where(outside, bound / torch.where(outside, x, 1.0), 1.0)
+    beyond = torch.relu(x - kept)
+    share = (kept + width * (beyond / torch.hypot(beyond, width))) / (kept + beyond)
+    return torch.where(beyond > 0, share, 1.0)  # the derivatives too are those of nothing changed
 
 
 def check_posterior(parameters: Any, latent: Latent, batch: tuple[int, ...]) -> None:

@@ -48,9 +48,17 @@ _ENTIRE_RADIUS = 0.5 / _SERIES_FRACTION
 _ASINHC_SLOPE = [(k + 1) * a for k, a in enumerate(_ASINHC[1:])]
 
 
-def tanhc(u: Tensor, sign: int = 1) -> Tensor:
-    r""":math:`\tanh(\sqrt{u}) / \sqrt{u}`; 1 at 0, :math:`\tan(\sqrt{-u}) / \sqrt{-u}` below."""
-    return _smooth(u, _TANHC, math.pi**2 / 4, lambda x: torch.tanh(x) / x, lambda x: torch.tan(x) / x, sign)
+def tanhc(u: Tensor, sign: int = 1, most: float = 1.0) -> Tensor:
+    r""":math:`\tanh(\sqrt{u}) / \sqrt{u}`; 1 at 0, :math:`\tan(\sqrt{-u}) / \sqrt{-u}` below.
+
+    :param most: a bound of the hyperbolic tangent, near 1.
+    """
+
+    def above(x: Tensor) -> Tensor:
+        tanh = torch.tanh(x)
+        return (tanh if most == 1 else tanh.clamp(max=most)) / x
+
+    return _smooth(u, _TANHC, math.pi**2 / 4, above, lambda x: torch.tan(x) / x, sign)
 
 
 def asinhc(u: Tensor, sign: int = 1) -> Tensor:
@@ -231,8 +239,8 @@ def _smooth(u: Tensor, coefficients: list[float], radius: float, above: Function
 def _horner(coefficients: list[float], u: Tensor) -> Tensor:
     """The power series, to as many terms as the dtype can tell."""
     terms = coefficients[: _NUM_TERMS.get(u.dtype, 11)]
-    out = torch.full_like(u, terms[-1])
-    for a in reversed(terms[:-1]):
+    out = terms[-1] * u + terms[-2]
+    for a in reversed(terms[:-2]):
         out = out * u + a
     return out
 

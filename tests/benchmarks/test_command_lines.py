@@ -25,7 +25,7 @@ PROGRAMS = {
     "accuracy": "--samples 1 --output folder",
     "cells": "--num-cells 8 --num-genes 3 --batch-size 4 --hidden-dim 2 --latent-dim 1 --epochs 1",
     "networks": "--nodes 40 --edges 60 --steps 2 --repeats 1",
-    "numpyro": "--no-evaluation --no-nuts",
+    "numpyro": "--no-nothing --no-evaluation --no-nuts",
 }
 DAMAGED = "is damaged, or is not a result of this program; name another, or delete it"
 # An option, a wrong value of it, and what the line says.

@@ -45,6 +45,7 @@ def test_the_table_and_going_on(
     file = tmp_path / "rival.json"
     numpyro.main(["--members", "1", "360", "--json", str(file)])
     assert measured == [
+        *(f"one model, 80 epochs in a new process, {cache}" for cache in numpyro.CACHES),
         "one model, one call per step",
         "one model, many steps per call",
         "ensemble of 1, per member and step",
@@ -120,7 +121,7 @@ def test_both_sides_have_one_posterior(name: str) -> None:
 def test_every_row_runs(tmp_path: Path) -> None:
     file = tmp_path / "rival.json"
     sizes = ["--train", "256", "--test", "128", "--samples", "4", "--members", "1", "2", "--hidden", "8", "--dim", "2"]
-    numpyro.main([*sizes, "--warmup", "5", "--draws", "8", "--chains", "1", "--json", str(file)])
+    numpyro.main([*sizes, "--epochs", "2", "--warmup", "5", "--draws", "8", "--chains", "1", "--json", str(file)])
     for row in json.loads(file.read_text())["rows"].values():
         assert row["wrapped"] > 0
         assert row["numpyro"] > 0

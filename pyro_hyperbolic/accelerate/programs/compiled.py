@@ -6,7 +6,7 @@ import contextlib
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pyro
 import torch
@@ -17,8 +17,10 @@ from torch import Tensor
 from pyro_hyperbolic.accelerate import private
 from pyro_hyperbolic.accelerate.programs.modes import AtMost, TooLong
 from pyro_hyperbolic.accelerate.programs.rewrites import (
+    compute_once,
     lift_constants,
     order_by_depth,
+    write_out_of_place,
     write_out_products,
 )
 from pyro_hyperbolic.accelerate.programs.warning import warn_user
@@ -28,10 +30,14 @@ from pyro_hyperbolic.ops.nested import flatten, map_tensors, unflatten
 # become one kernel. The compiler's own order puts the densities of the latents between the two.
 _USUAL: dict[str, Any] = {"reorder_for_locality": False}
 # On a CPU a result of more than some operations is kept: the long chains of geometry would be written out again in
-# every loop that uses them, which takes minutes to compile where a curvature is drawn.
-_USUAL_ON_CPU: dict[str, Any] = _USUAL | {"realize_cpu_opcount_threshold": 16}
-# What the compiler is asked for on top where steps are short: tuned products, without a table of timings for each of
-# them, and small kernels in one launch.
+# every loop that uses them, which takes minutes to compile where a curvature is drawn. Of the operations that read the
+# same tensor each is tried with the next few, to make one loop of the two: all of geometry reads the curvature.
+_USUAL_ON_CPU: dict[str, Any] = _USUAL | {
+    "realize_cpu_opcount_threshold": 16,
+    "max_fusion_buffer_group_pairwise_attempts": 8,
+}
+# What the compiler is asked for on top by "tuned": tuned products, without a table of timings for each of them, and
+# small kernels in one launch.
 _TUNED: dict[str, Any] = {
     "max_autotune_gemm": True,
     "combo_kernels": True,
@@ -82,10 +88,19 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
             RuntimeWarning,
         )
         return Uncompiled(function)
+    write_out_of_place(graph)
+    compute_once(graph)
     if private.is_made("trace order"):
         order_by_depth(graph)
-    is_tuned = tune and private.is_made("tuning") and any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
+    is_tuned = tune and any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
     return CompiledGraph(graph, out_spec, _TUNED if is_tuned else {})
+
+
+def checked_compile(compile: Any) -> bool | Literal["tuned"]:
+    """What a trainer may be asked for."""
+    if not (isinstance(compile, bool) or compile == "tuned"):
+        raise ValueError(f"compile must be False, True or 'tuned', got {compile!r}.")
+    return compile
 
 
 class CompiledGraph:

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.accelerate.private import mutates
+from pyro_hyperbolic.accelerate.private import is_view, mutates
 
 # Columns of a product that is thin, and products of numbers in one that is small.
 _FEW = 32
 _FEW_TERMS = 1 << 22
+# Operations whose result is their argument, where no derivative is taken.
+_SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
 def lift_constants(graph: torch.fx.GraphModule) -> list[Tensor]:
@@ -34,6 +36,63 @@ def lift_constants(graph: torch.fx.GraphModule) -> list[Tensor]:
         delattr(graph, name)
     graph.recompile()
     return list(tensors.values())
+
+
+def write_out_of_place(graph: torch.fx.GraphModule) -> None:
+    """Turn operations that change a tensor of the graph's own in place into those that make another one.
+
+    What saves memory in a program means nothing to the compiler, but the other rewrites must leave such a graph alone.
+    """
+    places = {node: i for i, node in enumerate(graph.graph.nodes)}
+    for node in [node for node in places if node.op == "call_function" and mutates(node.target)]:
+        own, other = node.args[0] if node.args else None, _without_mutation(node)
+        if other is None or not isinstance(own, torch.fx.Node) or own.op != "call_function":
+            continue
+        # What it may share its memory with is not followed.
+        if any(is_view(n.target) for n in (own, *own.users) if n is not node and n.op != "output"):
+            continue
+        node.target = other
+        for user in [user for user in own.users if places[user] > places[node]]:
+            user.replace_input_with(own, node)
+    graph.recompile()
+
+
+def _without_mutation(node: torch.fx.Node) -> Any:
+    """The operation that does the same out of place, to the same dtype; ``None`` where there is none."""
+    name, _, overload = str(node.target).removeprefix("aten.").partition(".")
+    other = getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), overload, None)
+    mode = getattr(node.meta.get("val"), "fake_mode", None)
+    if other is None or mutates(other) or mode is None or any("val" not in n.meta for n in node.all_input_nodes):
+        return None
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    with mode:
+        made = other(*args, **kwargs)
+    value = node.meta["val"]
+    return other if (made.dtype, made.shape) == (value.dtype, value.shape) else None
+
+
+def compute_once(graph: torch.fx.GraphModule) -> None:
+    """Leave out what is computed twice, what no one uses, and what only hides a tensor from its derivatives.
+
+    The compiler takes time for each operation, several times over, before it finds that out by itself.
+    """
+    nodes = [node for node in graph.graph.nodes if node.op == "call_function"]
+    if any(mutates(node.target) for node in nodes):
+        return  # the same operation may have another result after a change
+    known: dict[Any, torch.fx.Node] = {}
+    for node in nodes:
+        if node.target in _SAME:
+            other = node.args[0]
+        elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            continue
+        else:
+            # As text, in which a number has its type and its sign.
+            other = known.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
+        # Two results stay two: who changes one of them in place does not mean the other.
+        if other is not node and not any(user.op == "output" for user in node.users):
+            node.replace_all_uses_with(other)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
 
 
 def order_by_depth(graph: torch.fx.GraphModule) -> None:

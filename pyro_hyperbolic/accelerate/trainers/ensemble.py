@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pyro
 import torch
@@ -31,7 +31,7 @@ from pyro_hyperbolic.accelerate.programs.arguments import (
     split_tensors,
     step_on,
 )
-from pyro_hyperbolic.accelerate.programs.compiled import compile_function, explained
+from pyro_hyperbolic.accelerate.programs.compiled import checked_compile, compile_function, explained
 from pyro_hyperbolic.accelerate.programs.functional import Found, Parameters, Program, device_of, unregistered
 from pyro_hyperbolic.accelerate.programs.isolation import isolated
 from pyro_hyperbolic.accelerate.programs.modes import OutOfPlaceRandom
@@ -67,7 +67,7 @@ class EnsembleSVI:
     :param learning_rates: a learning rate per member, a list or ``(E,)``, to start from; by default that of ``optim``
         for all. For optimisers whose step is proportional to it, with one learning rate for all parameters.
     :param capture: capture the step in a CUDA graph; by default on a CUDA device.
-    :param compile: compile the loss and the gradient of all members together.
+    :param compile: compile the loss and the gradient of all members together; ``"tuned"`` as for :class:`FastSVI`.
     :param randomness: ``"different"`` noise for each member, or the ``"same"`` for all.
     :param validate_every: how many steps lie between two validated evaluations, each of one member in turn; by default
         as for :class:`FastSVI`.
@@ -88,7 +88,7 @@ class EnsembleSVI:
         *,
         learning_rates: Tensor | Sequence[float] | None = None,
         capture: bool | None = None,
-        compile: bool = False,
+        compile: bool | Literal["tuned"] = False,
         randomness: str = "different",
         validate_every: int | None = None,
     ) -> None:
@@ -98,7 +98,7 @@ class EnsembleSVI:
         self.optim = optim
         self.loss = tensor_loss(loss)
         self.learning_rates = checked_rates(learning_rates, len(self.members))
-        self.capture, self.compile, self.randomness = capture, compile, randomness
+        self.capture, self.compile, self.randomness = capture, checked_compile(compile), randomness
         self.validate_every = checked_interval(validate_every)
         self.steps = 0
         self.parameters: dict[str, Tensor] = {}
@@ -473,7 +473,8 @@ class EnsembleSVI:
             if not self.compile:
                 return function, used, graded
             with explained("compiled", "use compile=False"):
-                return compile_function(function, *self._values(), self.buffers, inputs), used, graded
+                tune = self.compile == "tuned"
+                return compile_function(function, *self._values(), self.buffers, inputs, tune=tune), used, graded
 
         made = self._parts()[0].surroundings.ignore_written(make)
         key = self._key(args, kwargs, shared)

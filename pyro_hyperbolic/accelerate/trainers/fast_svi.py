@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import pyro
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.accelerate.bounds.tensor_elbo import TensorLoss, tensor_loss
 from pyro_hyperbolic.accelerate.programs.arguments import as_arguments, signature, split_tensors, step_on
-from pyro_hyperbolic.accelerate.programs.compiled import compile_function, explained
+from pyro_hyperbolic.accelerate.programs.compiled import checked_compile, compile_function, explained
 from pyro_hyperbolic.accelerate.programs.functional import (
     Found,
     Parameters,
@@ -65,7 +65,7 @@ class FastSVI:
         better made a tensor. What the programs read from elsewhere (a file) is fixed at the capture.
     :param compile: compile loss and gradient (the traced programs, by torch's inductor), under the same conditions.
         Compiled steps draw random numbers of their own: losses and parameters then agree in distribution, not number by
-        number.
+        number. With ``"tuned"`` the compiler takes longer, and on CUDA tries several kernels for every matrix product.
     :param validate_every: how many steps lie between two validated evaluations; by default 1,000, and 10,000 where
         steps are captured, of which an evaluation takes as long as a hundred.
 
@@ -88,7 +88,7 @@ class FastSVI:
         num_steps: int = 0,
         *,
         capture: bool | None = None,
-        compile: bool = False,
+        compile: bool | Literal["tuned"] = False,
         validate_every: int | None = None,
     ) -> None:
         if loss_and_grads is not None:
@@ -100,7 +100,7 @@ class FastSVI:
             )
         self.loss = tensor_loss(loss)
         self.num_samples, self.num_steps = num_samples, num_steps
-        self.capture, self.compile = capture, compile
+        self.capture, self.compile = capture, checked_compile(compile)
         self.validate_every = checked_interval(validate_every)
         check_program("model", model)
         check_program("guide", guide)
@@ -267,7 +267,7 @@ class FastSVI:
             if not validated:
                 stack.enter_context(pyro.validation_enabled(False))
                 stack.enter_context(Unvalidated())
-            found = Found(self.model, self.guide, known=self._parameters, watch=self.compile)
+            found = Found(self.model, self.guide, known=self._parameters, watch=bool(self.compile))
             stack.enter_context(found)
             if self._parameters is not None and self._is_kept:
                 loss = self._parameters.surroundings.ignore_written(
@@ -299,7 +299,7 @@ class FastSVI:
     @property
     def _is_kept(self) -> bool:
         """Whether steps are kept to be run again without the programs, as compiled code or in a graph."""
-        return self.compile or (self._optimiser is not None and self._optimiser.captured)
+        return bool(self.compile) or (self._optimiser is not None and self._optimiser.captured)
 
     def _fast_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """A step that can be captured: no parameter is new."""
@@ -421,7 +421,8 @@ class FastSVI:
             return loss.detach(), gradients, {name: t.detach() for name, t in run.buffers.items()}
 
         with explained("compiled", "use compile=False"):
-            return compile_function(gradients, self._values(), parameters.buffers, inputs, tune=True), used
+            tune = self.compile == "tuned"
+            return compile_function(gradients, self._values(), parameters.buffers, inputs, tune=tune), used
 
     def _compiled_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, set[str]]:
         assert self._parameters is not None

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_hyperbolic.accelerate import private
 from pyro_hyperbolic.accelerate.programs.compiled import compile_function
-from pyro_hyperbolic.accelerate.programs.rewrites import write_out_products
+from pyro_hyperbolic.accelerate.programs.rewrites import compute_once, write_out_of_place, write_out_products
 from pyro_hyperbolic.infer import FastSVI
 from tests.accelerate.nets import STEPS, Net, adam, losses, trainer
 from tests.helpers import same
@@ -151,6 +151,32 @@ def test_thin_products_are_written_out(rows: int, terms: int, columns: int, left
     write_out_products(graph)
     assert sum("mm" in str(node.target) for node in graph.graph.nodes) == left
     torch.testing.assert_close(graph(*inputs), expected)
+
+
+@pytest.mark.parametrize("of_a_view", [False, True])
+def test_a_trace_says_everything_once(of_a_view):
+    def gradient(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = (x * x).add_(1.0).sqrt_() * torch.rand_like(x) * torch.rand_like(x)
+            y = y + (x * x).sum(-1, keepdim=True)
+            if of_a_view:
+                y[..., 0].mul_(2.0)
+            return torch.autograd.grad(y.sum(), x)[0]
+
+    x = torch.randn(3, 2)
+    graph = make_fx(gradient, tracing_mode="fake")(x)
+    torch.manual_seed(0)
+    expected = graph(x)
+    write_out_of_place(graph)
+    compute_once(graph)
+    names = [str(node.target) for node in graph.graph.nodes]
+    assert not any("add_" in name or "sqrt_" in name for name in names)
+    assert names.count("aten.rand_like.default") == 2
+    # What a view shows is changed in place, so that nothing else can be said of the graph.
+    assert ("aten.mul_.Tensor" in names) == ("aten.detach.default" in names) == of_a_view
+    torch.manual_seed(0)
+    torch.testing.assert_close(graph(x), expected)
 
 
 @pytest.mark.gpu

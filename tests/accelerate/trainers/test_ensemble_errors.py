@@ -119,6 +119,7 @@ class TestRefused:
             ({"learning_rates": torch.tensor([0.1, 0.2, torch.nan])}, "not negative, got nan for member 2"),
             ({"loss": Trace_ELBO}, r"got the class Trace_ELBO; pass loss=Trace_ELBO\(\)"),
             ({"validate_every": "x"}, "validate_every must be a positive integer, got 'x'"),
+            ({"compile": "fast"}, "compile must be False, True or 'tuned', got 'fast'"),
         ],
         ids=str,
     )

@@ -146,6 +146,7 @@ def test_function_that_is_no_loss(x, loss, message):
     [
         ({"loss_and_grads": lambda *args: 0.0}, "loss_and_grads must be None"),
         ({"num_samples": 5}, "num_samples and num_steps must be 0, got 5.*Predictive"),
+        ({"compile": 1}, "compile must be False, True or 'tuned', got 1"),
     ],
 )
 def test_deprecated_options(options, message):
