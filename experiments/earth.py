@@ -25,7 +25,7 @@ from pyro_hyperbolic import Sphere
 from pyro_hyperbolic.datasets.paths import data_root
 from pyro_hyperbolic.distributions import HypersphericalUniform, ManifoldFlow, continuous_flow, manifold_flow
 from pyro_hyperbolic.infer import EnsembleSVI, load_checkpoint, save_checkpoint
-from pyro_hyperbolic.infer.matching import GROUP, matched
+from pyro_hyperbolic.infer.matching import matched
 from pyro_hyperbolic.models.named import NamedModel
 from pyro_hyperbolic.ops.special import squared_norm, unit
 
@@ -216,14 +216,17 @@ class Matched(Densities):
 
     Their parameters are averaged over the steps of each epoch before they are judged.
 
+    :param group: points whose ends are averaged over, a divisor of ``batch_size``.
     :param waves: of the field, like ``resolution``.
     :param solver_steps: of the solver, where validation data are judged; reported densities have 128.
     """
 
     command = "earth"
 
+    epochs: int = 24
     steps: int = 1000
     learning_rate: float = 2e-3
+    group: int = 256
     hidden_dim: int = 256
     waves: int = 128
     resolution: float = 0.02
@@ -256,7 +259,7 @@ class Matched(Densities):
         pyro.set_rng_seed(seed % (1 << 31))
         uniform = HypersphericalUniform(3, device=splits[0].train.device, validate_args=False)
         for x1, weights in super().batches(splits, seed):
-            groups = x1.unflatten(-2, (-1, min(GROUP, self.batch_size)))
+            groups = x1.unflatten(-2, (-1, self.group))
             parts = [part.flatten(-3, -2) for part in matched(SPHERE, 2, uniform, groups, average=True)]
             yield parts[0], weights, *parts[1:]
 

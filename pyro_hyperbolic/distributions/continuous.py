@@ -17,6 +17,7 @@ from pyro_hyperbolic.distributions.flow_fields import field_on
 from pyro_hyperbolic.distributions.flow_steps import joined
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.ops.checks import check_sizes, checked_integer, is_number
+from pyro_hyperbolic.ops.products import einsum
 
 _CLOCK = 3  # octaves of the waves of time
 
@@ -146,11 +147,12 @@ class FieldNetwork(nn.Module):
         """
         dtype = x.dtype
         inputs, slopes = x.to(self.waves.dtype), None if directions is None else directions.to(self.waves.dtype)
-        angle = inputs @ self.waves
+        # Short waves need all digits of a point.
+        angle = einsum("...i,ij->...j", inputs, self.waves)
         cos, sin = angle.cos(), angle.sin()
         h = joined(inputs, cos, sin, others.to(inputs.dtype))
         if slopes is not None:
-            turn = slopes @ self.waves
+            turn = einsum("...i,ij->...j", slopes, self.waves)
             slopes = F.pad(torch.cat([slopes, -sin * turn, cos * turn], -1), (0, others.shape[-1]))
         layers: list[Any] = list(self.layers)
         for layer in layers[:-1]:

@@ -19,8 +19,8 @@ from pyro_hyperbolic.ops.checks import checked_integer, is_number
 from pyro_hyperbolic.ops.special import safe_norm
 from pyro_hyperbolic.ops.tolerances import eps
 
-DECAY = 0.999  # of the averages of parameters, per step
-GROUP = 64  # points whose ends are averaged over
+_DECAY = 0.999  # of the averages of parameters, per step
+_GROUP = 64  # points whose ends are averaged over
 _CHECKS = 20  # of the validation data
 _LAST_RATE = 0.01  # as a share of the learning rate
 _MOST_CLIP = 1.0
@@ -101,7 +101,7 @@ def flow_matching(
     batch_size = checked_integer("batch_size", batch_size, least=1)
     if not (is_number(learning_rate) and 0 < learning_rate < math.inf):
         raise ValueError(f"learning_rate must be a positive number, got {learning_rate!r}; 2e-3 is usual.")
-    size = min(batch_size, GROUP)
+    size = min(batch_size, _GROUP)
     groups = (-(-batch_size // size), size)
     optim = torch.optim.Adam(layers.parameters(), lr=learning_rate)
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optim, steps, eta_min=_LAST_RATE * learning_rate)
@@ -122,7 +122,7 @@ def flow_matching(
             nn.utils.clip_grad_norm_(layers.parameters(), _MOST_CLIP)
             optim.step()
             rates.step()
-            follow(average, layers.state_dict(), step)
+            _follow(average, layers.state_dict(), step)
             losses.append(loss.detach())
             if held_out is not None and (step * _CHECKS) // steps > ((step - 1) * _CHECKS) // steps:
                 now = copy.deepcopy(layers.state_dict())
@@ -136,9 +136,9 @@ def flow_matching(
 
 
 @torch.no_grad()
-def follow(average: dict[str, Tensor], now: dict[str, Tensor], step: int) -> None:
+def _follow(average: dict[str, Tensor], now: dict[str, Tensor], step: int) -> None:
     """Move averages towards parameters: over the last thousand steps, or the last tenth of fewer."""
-    share = max(1 - DECAY, 10 / (10 + step))
+    share = max(1 - _DECAY, 10 / (10 + step))
     for name, value in average.items():
         value.lerp_(now[name], share)
 

@@ -101,7 +101,7 @@ TINY: dict[str, Any] = {
         layers=1,
         hidden_dim=4,
         bins=3,
-        matched=Matched(epochs=1, steps=3, batch_size=8, hidden_dim=4, waves=2, solver_steps=2),
+        matched=Matched(epochs=1, steps=3, batch_size=8, group=4, hidden_dim=4, waves=2, solver_steps=2),
     ),
     "flows": Flows(**MNIST, held_out=64, layers=1, flow_dim=4, bins=3, drawn=4),
     "cells": Cells(seeds=2, epochs=1, hidden_dim=8, iwae_samples=2, num_cells=300),
