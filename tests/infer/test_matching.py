@@ -94,20 +94,17 @@ def test_a_conditional_flow_is_learned():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("space", "base"), [(SPHERE, "uniform"), (SPHERE, "normal"), (Lorentz(1.0), "normal")], ids=str
-)
+@pytest.mark.parametrize(("space", "base"), [(SPHERE, "uniform"), (Lorentz(1.0), "normal")], ids=str)
 def test_two_bumps_are_learned(space, base):
     """The loss of new points is the entropy, to a twentieth of a nat."""
     pyro.set_rng_seed(0)
     ends = space.from_normal_coords(None, torch.tensor([[1.2, 0.0], [-0.5, 1.0]]))
-    mixture = hdist.ManifoldMixture(
-        torch.tensor([0.3, 0.7]), hdist.WrappedNormal(ends, torch.tensor([0.2, 0.3]), space)
-    )
+    bumps = hdist.WrappedNormal(ends, torch.tensor([0.2, 0.3]), space)
+    mixture = hdist.ManifoldMixture(dist.Categorical(torch.tensor([0.3, 0.7])), bumps)
     p = hdist.HypersphericalUniform(3) if base == "uniform" else normal(space, 2, 1.0, torch.float32)
-    flow = hdist.continuous_flow(space, 2)
-    flow_matching(flow, p, mixture.sample((4000,)), validation=mixture.sample((500,)), steps=1500)
-    x = mixture.sample((2000,))
+    flow = hdist.continuous_flow(space, 2, waves=8, resolution=0.3)
+    flow_matching(flow, p, mixture.sample((4000,)), steps=500, batch_size=128, learning_rate=1e-2)
+    x = mixture.sample((1000,))
     with torch.no_grad():
         loss = dist.TransformedDistribution(p, [flow]).log_prob(x) - mixture.log_prob(x)
     assert loss.mean().abs() < 0.05
