@@ -206,7 +206,7 @@ def continuous_flow(
     :param space: the space; for a curvature that is learned or drawn, write ``flow.on(space)``.
     :param dim: its dimension.
     :param hidden_dims: sizes of the hidden layers of the network.
-    :param steps: of the solver. It may be changed later: ``flow.layers.steps = 64``.
+    :param steps: of the solver. It may be changed later: ``flow.layers.steps = 64``. A compiled step unrolls them all.
     :param waves: how many random waves the network sees beside the coordinates, as in Tancik et al., *Fourier features
         let networks learn high frequency functions in low dimensional domains* (2020).
     :param resolution: the length that the shortest of them can tell apart at first; the longest has 1.
