@@ -191,9 +191,8 @@ def continuous_flow(
 
     It is used as :func:`manifold_flow` is, and starts as the identity too. The field is a network of the point and the
     time, which is smooth on the whole space: on a sphere there are no axes and no poles. Train it by
-    :func:`~pyro_hyperbolic.infer.flow_matching`, which follows no point: the flow for densities with fine
-    structure, where couplings need many layers. Or train it by its density like any other flow, at a
-    hundred evaluations of its network with derivatives a step; then couplings are faster, and exact.
+    :func:`~pyro_hyperbolic.infer.flow_matching`, which follows no point. Or train it by its density like any other
+    flow, at a hundred evaluations of its network with derivatives a step; then couplings are faster, and exact.
 
     The solver is the fourth-order one of Runge and Kutta, in coordinates in which its stages can be added and nothing
     cancels (:mod:`~pyro_hyperbolic.distributions.flow_fields`); spheres are returned to after each stage. It needs four
