@@ -6,8 +6,9 @@ import copy
 import csv
 import math
 import time
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyro
@@ -22,8 +23,9 @@ from experiments.job import Cell, Job
 from experiments.session import Session, describe
 from pyro_hyperbolic import Sphere
 from pyro_hyperbolic.datasets.paths import data_root
-from pyro_hyperbolic.distributions import HypersphericalUniform, manifold_flow
+from pyro_hyperbolic.distributions import HypersphericalUniform, ManifoldFlow, continuous_flow, manifold_flow
 from pyro_hyperbolic.infer import EnsembleSVI, load_checkpoint, save_checkpoint
+from pyro_hyperbolic.infer.matching import matched
 from pyro_hyperbolic.models.named import NamedModel
 from pyro_hyperbolic.ops.special import squared_norm, unit
 
@@ -34,6 +36,8 @@ UNIFORM = (0.003, 0.01, 0.03, 0.1)
 WEIGHTS = tuple(i / 20 for i in range(21))
 NOISES = (0.0, 0.5, 1.0)
 LEAST_WIDTH = 1e-3  # of a kernel, 6 km: below, it rewards rows that are in a file twice
+SPHERE = Sphere(1.0)
+_FINE = 128  # steps of the solver for the densities that are reported
 _ROWS = 500  # of a matrix of distances that exist at a time
 _NEVER = 1 << 60
 
@@ -49,12 +53,24 @@ class EarthCell(Cell):
         return self.data
 
 
+@dataclass(frozen=True)
+class MatchedCell(Cell):
+    """One data set, and a continuous flow."""
+
+    data: str
+    method: str = "matching"
+
+    @property
+    def name(self) -> str:
+        return f"{self.data}, continuous"
+
+
 class FlowDensity(NamedModel):
     """A flow of the uniform distribution on the sphere."""
 
-    def __init__(self, layers: int, hidden_dim: int, bins: int) -> None:
+    def __init__(self, flow: ManifoldFlow) -> None:
         super().__init__()
-        self.flow = manifold_flow(Sphere(1.0), 2, layers=layers, hidden_dims=(hidden_dim, hidden_dim), bins=bins)
+        self.flow = flow
 
     def distribution(self, like: Tensor) -> Any:
         """The density, for points such as ``like``."""
@@ -67,31 +83,34 @@ class FlowDensity(NamedModel):
         with poutine.scale(scale=weights), pyro.plate("data", len(x)):
             pyro.sample("x", self.distribution(x), obs=x)
 
-    def guide(self, x: Tensor, weights: Tensor) -> None:
+    def guide(self, x: Tensor, weights: Tensor, *others: Tensor) -> None:
         """Nothing is latent."""
 
 
+class MatchedDensity(FlowDensity):
+    """A continuous flow of it, whose program has the loss of flow matching where velocities are given."""
+
+    def model(self, x: Tensor, weights: Tensor, velocities: Tensor | None = None, time: Tensor | None = None) -> None:
+        """As above, or points on geodesics with their velocities and times."""
+        if velocities is None:
+            super().model(x, weights)
+            return
+        self._register()
+        field: Any = self.flow.layers
+        losses = field.mismatch(SPHERE, x, velocities, time, x.new_zeros(0))
+        pyro.factor("mismatch", -(weights * losses).sum())
+
+
 @dataclass(frozen=True)
-class Earth(Experiment):
-    """Density estimation on four sets of places, with random splits into 80%, 10% and 10%, one for each seed.
-
-    Each run has three estimates, whose settings its validation data choose:
-
-    * kernels: a mixture of spherical Cauchy distributions at the training points, each of which is the image of the
-      uniform distribution under a conformal map. Widths are multiples of the distance to a near neighbour, and a share
-      of the mass is uniform;
-    * a flow of the uniform distribution, after the epoch that is best on the validation data. Its training points are
-      moved at random at each step, by draws of the kernels with all widths multiplied by one of ``NOISES``;
-    * a mixture of the two.
+class Densities(Experiment):
+    """Density estimation on sets of places by flows of one kind, beside kernels; see :class:`Earth`.
 
     :param epochs: of training; the learning rate falls to a hundredth.
     :param steps: of an epoch.
     :param batch_size: points per step.
     :param learning_rate: of Adam at first.
-    :param layers: of the flow, like ``hidden_dim`` and ``bins``.
+    :param hidden_dim: size of the hidden layers of the flow.
     """
-
-    command = "earth"
 
     worth_compiling = True
 
@@ -100,15 +119,11 @@ class Earth(Experiment):
     steps: int = 500
     batch_size: int = 512
     learning_rate: float = 3e-3
-    layers: int = 5
     hidden_dim: int = 128
-    bins: int = 24
 
-    def cells(self) -> Sequence[EarthCell]:
-        return [EarthCell(name) for name in FILES]
-
-    def shape(self, cell: EarthCell) -> Hashable:
-        return None
+    @abstractmethod
+    def density(self) -> FlowDensity:
+        """A flow to train."""
 
     def run(self, jobs: Sequence[Job], session: Session) -> list[dict[str, Any]]:
         splits = [Split.of(job, session.device) for job in jobs]
@@ -135,7 +150,7 @@ class Earth(Experiment):
         for job in jobs:
             for _ in NOISES:
                 pyro.set_rng_seed(job.seed)
-                members.append(FlowDensity(self.layers, self.hidden_dim, self.bins).to(session.device))
+                members.append(self.density().to(session.device))
         pyro.clear_param_store()
         rates = {"optim_args": {"lr": self.learning_rate}, "gamma": 0.01 ** (1 / self.epochs)}
         # Clipped by a norm, which a CUDA graph can capture.
@@ -155,18 +170,19 @@ class Earth(Experiment):
         session.progress.advance(done * len(jobs), label)
         saved = time.monotonic()
         for epoch in range(done + 1, self.epochs + 1):
-            svi.run(self._batches(splits, jobs[0].number + epoch))
+            judged = self.train(svi, self.batches(splits, jobs[0].number + epoch))
             optim.step()
+            own = {name: value.detach().clone() for name, value in svi.parameters.items()}
+            load(svi, judged)
             best = kept(best, svi.evaluate_loss(*held_out), epoch, svi.parameters)
+            load(svi, own)
             session.progress.advance(len(jobs), label)
             if time.monotonic() - saved >= session.checkpoint_seconds:
                 save_checkpoint({"ensemble": svi.state_dict(), "epoch": epoch, "best": best}, path)
                 saved = time.monotonic()
         if done == self.epochs:
             svi.evaluate_loss(*held_out)  # which sets the ensemble up
-        with torch.no_grad():
-            for name, value in svi.parameters.items():
-                value.copy_(best["parameters"][name])
+        load(svi, best["parameters"])
         losses, epochs = best["loss"].tolist(), best["epoch"].tolist()
         found = [
             Trained(loss, noise, epoch, member)
@@ -174,7 +190,12 @@ class Earth(Experiment):
         ]
         return [found[i : i + len(NOISES)] for i in range(0, len(found), len(NOISES))]
 
-    def _batches(self, splits: list[Split], seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def train(self, svi: EnsembleSVI, batches: Iterable[tuple[Tensor, ...]]) -> dict[str, Tensor]:
+        """Train for an epoch; the parameters that are to be judged by the validation data."""
+        svi.run(batches)
+        return svi.parameters
+
+    def batches(self, splits: list[Split], seed: int) -> Iterator[tuple[Tensor, ...]]:
         """Batches of an epoch, ``(members, batch_size, 3)``, and the weights of their points."""
         device = splits[0].train.device
         generator = torch.Generator(device).manual_seed(seed % (1 << 31))
@@ -187,6 +208,106 @@ class Earth(Experiment):
             share = torch.rand(weights.shape, generator=generator, device=device)
             row = (share * sizes).long()
             yield moved(points[member, row], widths[member, row], generator), weights
+
+
+@dataclass(frozen=True)
+class Matched(Densities):
+    """Continuous flows, trained by flow matching along geodesics from the uniform distribution.
+
+    Their parameters are averaged over the steps of each epoch before they are judged.
+
+    :param group: points whose ends are averaged over, a divisor of ``batch_size``.
+    :param waves: of the field, like ``resolution``.
+    :param solver_steps: of the solver, where validation data are judged; reported densities have 128.
+    """
+
+    command = "earth"
+
+    epochs: int = 24
+    steps: int = 1000
+    learning_rate: float = 2e-3
+    group: int = 256
+    hidden_dim: int = 256
+    waves: int = 128
+    resolution: float = 0.02
+    solver_steps: int = 32
+
+    def cells(self) -> Sequence[MatchedCell]:
+        return [MatchedCell(name) for name in FILES]
+
+    def shape(self, cell: MatchedCell) -> Hashable:
+        return cell.method
+
+    def density(self) -> FlowDensity:
+        options: dict[str, Any] = {"waves": self.waves, "resolution": self.resolution, "steps": self.solver_steps}
+        return MatchedDensity(continuous_flow(SPHERE, 2, hidden_dims=(self.hidden_dim,) * 3, **options))
+
+    def train(self, svi: EnsembleSVI, batches: Iterable[tuple[Tensor, ...]]) -> dict[str, Tensor]:
+        sums: dict[str, Tensor] = {}
+
+        def watched() -> Iterator[tuple[Tensor, ...]]:
+            for batch in batches:
+                yield batch
+                for name, value in svi.parameters.items():
+                    sums[name] = sums[name].add_(value.detach()) if name in sums else value.detach().clone()
+
+        svi.run(watched())
+        return {name: value / self.steps for name, value in sums.items()}
+
+    @torch.no_grad()
+    def batches(self, splits: list[Split], seed: int) -> Iterator[tuple[Tensor, ...]]:
+        pyro.set_rng_seed(seed % (1 << 31))
+        uniform = HypersphericalUniform(3, device=splits[0].train.device, validate_args=False)
+        for x1, weights in super().batches(splits, seed):
+            groups = x1.unflatten(-2, (-1, self.group))
+            parts = [part.flatten(-3, -2) for part in matched(SPHERE, 2, uniform, groups, average=True)]
+            yield parts[0], weights, *parts[1:]
+
+
+@dataclass(frozen=True)
+class Earth(Densities):
+    """Density estimation on four sets of places, with random splits into 80%, 10% and 10%, one for each seed.
+
+    Each run has three estimates, whose settings its validation data choose:
+
+    * kernels: a mixture of spherical Cauchy distributions at the training points, each of which is the image of the
+      uniform distribution under a conformal map. Widths are multiples of the distance to a near neighbour, and a share
+      of the mass is uniform;
+    * a flow of the uniform distribution, after the epoch that is best on the validation data. Its training points are
+      moved at random at each step, by draws of the kernels with all widths multiplied by one of ``NOISES``;
+    * a mixture of the two.
+
+    The flow is one of couplings, and in runs of their own (``--cells '*, continuous'``) a continuous one.
+
+    :param epochs: of training; the learning rate falls to a hundredth.
+    :param steps: of an epoch.
+    :param batch_size: points per step.
+    :param learning_rate: of Adam at first.
+    :param layers: of the flow, like ``hidden_dim`` and ``bins``.
+    :param matched: all of this for the continuous flows.
+    """
+
+    command = "earth"
+
+    layers: int = 5
+    bins: int = 24
+    matched: Matched = field(default_factory=Matched)
+
+    def cells(self) -> Sequence[Cell]:
+        return [*(EarthCell(name) for name in FILES), *self.matched.cells()]
+
+    def part(self, cell: Cell) -> Experiment:
+        return self.matched if isinstance(cell, MatchedCell) else self
+
+    def shape(self, cell: Cell) -> Hashable:
+        return self.matched.shape(cell) if isinstance(cell, MatchedCell) else None
+
+    def settings(self) -> dict[str, Any]:
+        return {name: value for name, value in super().settings().items() if name != "matched"}
+
+    def density(self) -> FlowDensity:
+        hidden_dims = (self.hidden_dim, self.hidden_dim)
+        return FlowDensity(manifold_flow(SPHERE, 2, layers=self.layers, hidden_dims=hidden_dims, bins=self.bins))
 
 
 @dataclass(frozen=True)
@@ -219,6 +340,13 @@ class Trained(NamedTuple):
     noise: float
     epoch: int
     member: FlowDensity
+
+
+@torch.no_grad()
+def load(svi: EnsembleSVI, values: dict[str, Tensor]) -> None:
+    """Give the members of an ensemble other parameters."""
+    for name, value in svi.parameters.items():
+        value.copy_(values[name])
 
 
 @torch.no_grad()
@@ -286,7 +414,10 @@ def split(x: Tensor, seed: int, device: torch.device) -> list[Tensor]:
 @torch.no_grad()
 def log_density(member: FlowDensity, x: Tensor) -> Tensor:
     """Log-densities of the flow with its parameters in float64, where products are not rounded."""
-    return copy.deepcopy(member).double().distribution(x).log_prob(unit(x))
+    exact = copy.deepcopy(member).double()
+    if isinstance(exact, MatchedDensity):
+        exact.flow.layers.steps = _FINE  # type: ignore[assignment]
+    return exact.distribution(x).log_prob(unit(x))
 
 
 def mixed(one: Tensor, other: Tensor, weight: float) -> Tensor:

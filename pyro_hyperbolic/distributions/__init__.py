@@ -2,6 +2,7 @@
 
 from pyro_hyperbolic.distributions import constraints, kl
 from pyro_hyperbolic.distributions.base import ManifoldDistribution
+from pyro_hyperbolic.distributions.continuous import conditional_continuous_flow, continuous_flow
 from pyro_hyperbolic.distributions.flow import (
     ConditionalManifoldFlow,
     ManifoldFlow,
@@ -35,8 +36,10 @@ __all__ = [
     "TruncatedNormal",
     "VonMisesFisher",
     "WrappedNormal",
+    "conditional_continuous_flow",
     "conditional_manifold_flow",
     "constraints",
+    "continuous_flow",
     "kl",
     "manifold_flow",
 ]

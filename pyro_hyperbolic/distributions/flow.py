@@ -21,8 +21,29 @@ from pyro_hyperbolic.geometry import Manifold, Sphere
 from pyro_hyperbolic.ops.checks import check_sizes, checked_integer, is_number
 
 
-class FlowLayers(nn.Module):
-    """The parameters of a flow: in each layer one step for each factor of the space, which knows the other factors.
+class FlowParameters(nn.Module):
+    """The parameters of a flow.
+
+    :param space: the space, whose curvatures are not kept.
+    :param dim: its dimension.
+    :param context_dim: how many numbers the flow depends on besides.
+    """
+
+    def __init__(self, space: Manifold, dim: int, context_dim: int) -> None:
+        super().__init__()
+        self.dim, self.context_dim, self.kind = dim, context_dim, space.kind
+
+    def transformed(self, space: Manifold, x: Tensor, context: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
+        """The point that another one is taken to, or comes from, and the logarithm of the determinant at the first."""
+        raise NotImplementedError
+
+    def summary(self) -> str:
+        """How the flow is shown, beside its space."""
+        raise NotImplementedError
+
+
+class FlowLayers(FlowParameters):
+    """The parameters of a flow in layers, each with one step for each factor of the space, which knows the others.
 
     :param space: the space, whose curvatures are not kept.
     :param dim: its dimension.
@@ -40,8 +61,7 @@ class FlowLayers(nn.Module):
         bins: int,
         bound: float,
     ) -> None:
-        super().__init__()
-        self.dim, self.context_dim, self.kind = dim, context_dim, space.kind
+        super().__init__(space, dim, context_dim)
         leaves = space.leaves(dim)
         self.sizes = [leaf.ambient_dim(d) for leaf, d in leaves]
         counts = [d + 1 if isinstance(leaf, Sphere) else d for leaf, d in leaves]
@@ -60,8 +80,10 @@ class FlowLayers(nn.Module):
             for _ in range(layers)
         )
 
+    def summary(self) -> str:
+        return f"layers={len(self.layers)}"
+
     def transformed(self, space: Manifold, x: Tensor, context: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
-        """The point that another one is taken to, or comes from, and the logarithm of the determinant at the first."""
         check_sizes(x)
         leaves = [leaf for leaf, _ in space.leaves(self.dim)]
         first: Any = self.layers[0]
@@ -91,9 +113,9 @@ class FlowTransform(Transform):
     """
 
     bijective = True
-    layers: FlowLayers
+    layers: FlowParameters
 
-    def __init__(self, layers: FlowLayers, manifold: Manifold, context: Tensor | None = None) -> None:
+    def __init__(self, layers: FlowParameters, manifold: Manifold, context: Tensor | None = None) -> None:
         super().__init__()
         self.layers, self.manifold, self._context = layers, manifold, context
         # As of distributions: in a program a point may be one that does not move with a curvature.
@@ -122,7 +144,7 @@ class FlowTransform(Transform):
         return {**super().__getstate__(), "_last": (None, None, None), "_drew": False}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.manifold!r}, layers={len(self.layers.layers)})"
+        return f"{type(self).__name__}({self.manifold!r}, {self.layers.summary()})"
 
     def _call(self, x: Tensor) -> Tensor:
         y, log_det = self._transformed(x, inverse=False)
@@ -170,9 +192,9 @@ class FlowTransform(Transform):
 
 
 class ManifoldFlow(FlowTransform, TransformModule):
-    """A flow that is trained: what :func:`manifold_flow` makes."""
+    """A flow that is trained: what :func:`manifold_flow` and :func:`continuous_flow` make."""
 
-    def __init__(self, layers: FlowLayers, manifold: Manifold) -> None:
+    def __init__(self, layers: FlowParameters, manifold: Manifold) -> None:
         super().__init__(layers, manifold)
 
     def on(self, space: Manifold) -> FlowTransform:
@@ -181,9 +203,9 @@ class ManifoldFlow(FlowTransform, TransformModule):
 
 
 class ConditionalManifoldFlow(ConditionalTransformModule):
-    """A flow that depends on numbers: what :func:`conditional_manifold_flow` makes."""
+    """A flow that depends on numbers: what :func:`conditional_manifold_flow` and its continuous twin make."""
 
-    def __init__(self, layers: FlowLayers, manifold: Manifold) -> None:
+    def __init__(self, layers: FlowParameters, manifold: Manifold) -> None:
         super().__init__()
         self.layers, self.manifold = layers, manifold
 
@@ -310,7 +332,7 @@ def _made(
     )
 
 
-def _same_kind(layers: FlowLayers, space: Manifold) -> Manifold:
+def _same_kind(layers: FlowParameters, space: Manifold) -> Manifold:
     if not isinstance(space, Manifold) or space.kind != layers.kind:
         raise ValueError(f"space must be a {layers.kind}, on which the flow was made, got {space!r}.")
     return space

@@ -22,6 +22,7 @@ from pyro_hyperbolic.infer.autoguide import AutoWrappedNormal
 from pyro_hyperbolic.infer.dreg import DReG_ELBO
 from pyro_hyperbolic.infer.fit import pareto_k
 from pyro_hyperbolic.infer.match import check_model_guide, check_sites, checked_points
+from pyro_hyperbolic.infer.matching import MatchingHistory, flow_matching
 from pyro_hyperbolic.infer.posterior import (
     Comparison,
     Evidence,
@@ -47,11 +48,13 @@ __all__ = [
     "FastNUTS",
     "FastSVI",
     "ManifoldReparam",
+    "MatchingHistory",
     "Minibatches",
     "NoiseReparam",
     "Posterior",
     "check_model_guide",
     "compare",
+    "flow_matching",
     "load_checkpoint",
     "log_evidence",
     "log_marginal_likelihood",

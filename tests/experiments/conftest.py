@@ -27,6 +27,7 @@ from experiments import (
     Table4,
     mnist,
 )
+from experiments.earth import Matched
 from pyro_hyperbolic import datasets
 from tests.examples.conftest import _one_thread_and_dtype, digits, load_example, refusal  # noqa: F401
 
@@ -92,7 +93,16 @@ TINY: dict[str, Any] = {
     "mixed": Mixed(**MNIST),
     "choices": Choices(**MNIST, held_out=64),
     "distances": Distances(seeds=2, epochs=20, num_chains=2, num_samples=4, warmup=20),
-    "earth": Earth(seeds=2, epochs=1, steps=2, batch_size=8, layers=1, hidden_dim=4, bins=3),
+    "earth": Earth(
+        seeds=2,
+        epochs=1,
+        steps=2,
+        batch_size=8,
+        layers=1,
+        hidden_dim=4,
+        bins=3,
+        matched=Matched(epochs=1, steps=3, batch_size=8, group=4, hidden_dim=4, waves=2, solver_steps=2),
+    ),
     "flows": Flows(**MNIST, held_out=64, layers=1, flow_dim=4, bins=3, drawn=4),
     "cells": Cells(seeds=2, epochs=1, hidden_dim=8, iwae_samples=2, num_cells=300),
     "networks": Networks(seeds=2, epochs=10, chains=4, warmup=20, steps=30),

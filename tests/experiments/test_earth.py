@@ -9,7 +9,9 @@ import torch
 
 from experiments.earth import (
     FILES,
-    FlowDensity,
+    Earth,
+    EarthCell,
+    Matched,
     is_repeated,
     kernel_densities,
     log_density,
@@ -19,6 +21,7 @@ from experiments.earth import (
     places,
     split,
 )
+from experiments.job import Job
 from pyro_hyperbolic.distributions import HypersphericalUniform
 from pyro_hyperbolic.ops.special import unit
 
@@ -85,4 +88,10 @@ def test_mixtures_and_flows() -> None:
     assert mixed(one, other, 1.0) is other
     x = HypersphericalUniform(3, torch.float64).sample((5,))
     expected = torch.full((5,), -math.log(4 * math.pi), dtype=torch.float64)
-    torch.testing.assert_close(log_density(FlowDensity(1, 4, 4), x), expected, rtol=1e-5, atol=0)
+    for part in (Earth(layers=1, hidden_dim=4, bins=4), Matched(hidden_dim=4, waves=2)):
+        torch.testing.assert_close(log_density(part.density(), x), expected, rtol=1e-5, atol=0)
+
+
+def test_runs_of_couplings_have_the_settings_that_they_had() -> None:
+    """Those that are stored count on."""
+    assert Job(Earth(), EarthCell("volcano"), 0).key == "34b7389fc429b7c4"

@@ -42,7 +42,7 @@ PATTERNS = {
     "distances": ["karate*"],
     "cells": ["paul15, euclidean", "branching, c=1"],
     "networks": ["florentine, e2, *", "phylogenetic, h2, *"],
-    "earth": ["fire", "flood"],
+    "earth": ["fire", "flood", "flood, continuous"],
     "flows": ["binary, d=2*", "grey, d=2*"],
 }
 
