@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pyro_hyperbolic.distributions.constraints import on
-from pyro_hyperbolic.distributions.flow import ConditionalManifoldFlow, FlowParameters, ManifoldFlow
+from pyro_hyperbolic.distributions.flow import ConditionalManifoldFlow, FlowParameters, ManifoldFlow, checked_sizes
 from pyro_hyperbolic.distributions.flow_fields import field_on
 from pyro_hyperbolic.distributions.flow_steps import joined
 from pyro_hyperbolic.geometry import Manifold
@@ -257,16 +256,14 @@ def _made(
     waves: int,
     resolution: float,
 ) -> FlowField:
-    on(space)  # refuses what is no manifold
-    dim = checked_integer("dim", dim, least=1)
-    space.ambient_dim(dim)  # a product refuses a dimension that is not its own
+    dim, hidden_dims = checked_sizes(space, dim, hidden_dims)
     if not (is_number(resolution) and 0 < resolution < math.inf):
         raise ValueError(f"resolution must be a positive number, got {resolution!r}; pass the length of details.")
     return FlowField(
         space,
         dim,
         context_dim,
-        hidden_dims=[checked_integer("a size of hidden_dims", size, least=1) for size in hidden_dims],
+        hidden_dims=hidden_dims,
         steps=checked_integer("steps", steps, least=1),
         waves=checked_integer("waves", waves, least=0),
         resolution=float(resolution),

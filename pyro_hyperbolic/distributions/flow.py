@@ -316,9 +316,7 @@ def _made(
     bins: int,
     bound: float,
 ) -> FlowLayers:
-    on(space)  # refuses what is no manifold
-    dim = checked_integer("dim", dim, least=1)
-    space.ambient_dim(dim)  # a product refuses a dimension that is not its own
+    dim, hidden_dims = checked_sizes(space, dim, hidden_dims)
     if not (is_number(bound) and 0 < bound < math.inf):
         raise ValueError(f"bound must be a positive number, got {bound!r}; pass a length that holds most points.")
     return FlowLayers(
@@ -326,10 +324,18 @@ def _made(
         dim,
         context_dim,
         layers=checked_integer("layers", layers, least=1),
-        hidden_dims=[checked_integer("a size of hidden_dims", size, least=1) for size in hidden_dims],
+        hidden_dims=hidden_dims,
         bins=checked_integer("bins", bins, least=2),
         bound=float(bound),
     )
+
+
+def checked_sizes(space: Manifold, dim: int, hidden_dims: Sequence[int]) -> tuple[int, list[int]]:
+    """The dimension of a space, and the sizes of the hidden layers of networks of its points."""
+    on(space)  # refuses what is no manifold
+    dim = checked_integer("dim", dim, least=1)
+    space.ambient_dim(dim)  # a product refuses a dimension that is not its own
+    return dim, [checked_integer("a size of hidden_dims", size, least=1) for size in hidden_dims]
 
 
 def _same_kind(layers: FlowParameters, space: Manifold) -> Manifold:
