@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Transform
 
 from pyro_hyperbolic.accelerate.programs.warning import warn_user
 
@@ -31,6 +32,9 @@ _OURS = frozenset({__name__.partition(".")[0]})
 _LARGEST, _DEEPEST = 256, 8
 _MANY = 8  # steps for arguments of one kind, at which something seems to change all the time
 _OF_MODULES = frozenset(vars(nn.Module()))  # attributes that every module has
+# What the attributes begin with in which transforms of torch, Pyro and ours remember their last call: nothing that they
+# compute depends on it.
+_REMEMBERED = "_cached", "_inv", "_last", "_drew"
 
 Place = tuple[int, Any]  # a table or a cell, and a name in it
 
@@ -193,6 +197,8 @@ class _Walk:
         self._tables.append(table)
         parts = []
         for name, value in table.items():
+            if isinstance(owner, Transform) and name.startswith(_REMEMBERED):
+                continue
             if name in _OF_MODULES:
                 parts.append((name, self._part(value, depth + 1)))
             else:

@@ -18,8 +18,10 @@ from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
+from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.accelerate import EnsembleSVI, FastNUTS, FastSVI
 from pyro_hyperbolic.accelerate.programs.surroundings import Surroundings
+from pyro_hyperbolic.distributions import manifold_flow
 
 WIDTH: Any = 1.0
 OPTIONS = {"width": 1.0}
@@ -232,6 +234,17 @@ def test_equal_values_are_one_key():
     net.kind = "".join(["nar", "row"])
     net.options = {"width": 1.0}
     assert surroundings.key() is not key
+    assert surroundings.key() == key
+
+
+def test_what_a_transform_remembers_makes_no_new_key():
+    net = Net()
+    net.flow = manifold_flow(PoincareBall(1.0), 2)
+    net.other = dist.transforms.affine_autoregressive(2)
+    surroundings = Surroundings([net.model])
+    key = surroundings.key()
+    for flow in (net.flow, net.other):
+        flow.inv(flow(torch.zeros(2)))
     assert surroundings.key() == key
 
 
