@@ -72,7 +72,7 @@ def _make(options: argparse.Namespace) -> None:
     problems, without_runs, written = [], [], False
     for name in EXPERIMENTS if options.command in ("all", "report") else [options.command]:
         if name in EXPERIMENTS:
-            experiment = configured(EXPERIMENTS[name], options.seeds, options.epochs, options.samples)
+            experiment = configured(EXPERIMENTS[name], **sizes(options))
             try:
                 if options.command != "report":
                     sweep(experiment, store, settings, options.cells)
@@ -84,8 +84,7 @@ def _make(options: argparse.Namespace) -> None:
             except (ValueError, OSError) as error:
                 problems.append(one_line(error))  # the other tables are made all the same
     if options.command in ("all", "figures") and rank == 0:
-        own = (options.seeds, options.epochs, options.samples)
-        experiments = {name: configured(kind, *own) for name, kind in EXPERIMENTS.items()}
+        experiments = {name: configured(kind, **sizes(options)) for name, kind in EXPERIMENTS.items()}
         alone = replace(settings, rank=0, world=1)
         draw(options.figures or list(FIGURES), store, options.results, alone, experiments)
     if without_runs:
@@ -98,17 +97,30 @@ def _make(options: argparse.Namespace) -> None:
         raise ValueError("; ".join(problems))
 
 
-def configured(
-    kind: Callable[[], T], seeds: int | None = None, epochs: int | None = None, samples: int | None = None
-) -> T:
-    """An experiment with the settings of the paper but for those given."""
+SIZES = {
+    "seeds": ("seeds",),
+    "epochs": ("epochs",),
+    "samples": ("iwae_samples", "num_samples"),
+    "chains": ("chains", "num_chains"),
+    "warmup": ("warmup",),
+}
+"""Options that make runs smaller or larger, and what they set in an experiment that has it."""
+
+
+def sizes(options: argparse.Namespace) -> dict[str, int | None]:
+    """Those of the command line."""
+    return {name: getattr(options, name) for name in SIZES}
+
+
+def configured(kind: Callable[[], T], **sizes: int | None) -> T:
+    """An experiment with the settings of the paper but for those given, by the names of :data:`SIZES`."""
     experiment = kind()
     if isinstance(experiment, Table3):
         # The options are those of the auto-encoders, each of which has several classifiers.
-        source = configured(Table2, seeds, epochs, samples)
+        source = configured(Table2, **sizes)
         return replace(experiment, embedding=source, seeds=experiment.trainings * source.seeds)
-    wanted = {"seeds": seeds, "epochs": epochs, "iwae_samples": samples, "num_samples": samples}
-    known = {name: value for name, value in wanted.items() if value is not None and hasattr(experiment, name)}
+    wanted = {field: value for name, value in sizes.items() if value is not None for field in SIZES[name]}
+    known = {field: value for field, value in wanted.items() if hasattr(experiment, field)}
     return replace(experiment, **known)
 
 
@@ -141,6 +153,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--samples", type=positive(int), help="samples of the IWAE estimate (default: 5000), or draws of a chain"
     )
+    p.add_argument("--chains", type=positive(int), help="chains of a posterior, where there are some")
+    p.add_argument("--warmup", type=positive(int), help="trajectories of each chain before its draws")
     p.add_argument(
         "--figures",
         nargs="+",

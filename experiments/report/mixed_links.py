@@ -64,9 +64,10 @@ class Links:
         known, better = False, []
         for name in self.compared:
             for graph in GRAPHS:
-                gain = interval(differences(*(self.models[model][graph, "auc"] for model in (name, FLAT))).values())
+                values = differences(*(self.models[model][graph, "auc"] for model in (name, FLAT))).values()
+                gain = interval(values)
                 known = known or gain is not None
-                if gain is not None and exceeds(gain, 100):
+                if gain is not None and len(values) > 1 and exceeds(gain, 100):
                     better.append(f"{name} ({number(gain, 100)} points on {TITLES[graph]})")
         if not known:
             return ""

@@ -29,7 +29,15 @@ TITLES = {
 }
 
 
-_OPTIONS = ("seeds", "seeds"), ("epochs", "epochs"), ("samples", "iwae_samples"), ("samples", "num_samples")
+_OPTIONS = (
+    ("seeds", "seeds"),
+    ("epochs", "epochs"),
+    ("samples", "iwae_samples"),
+    ("samples", "num_samples"),
+    ("chains", "chains"),
+    ("chains", "num_chains"),
+    ("warmup", "warmup"),
+)
 NOT_RUN = "not run"
 GREY_LEVELS = (
     "As in the paper, the likelihood of an image is the cross entropy of its grey levels. This is not a normalised"

@@ -349,6 +349,9 @@ class TestCommandLine:
         table = configured(EXPERIMENTS["table3"], seeds=2, epochs=3, samples=4)
         assert (table.seeds, table.embedding.seeds, table.embedding.epochs, table.epochs) == (10, 2, 3, 5)
         assert configured(EXPERIMENTS["table4"], samples=7) == Table4()
+        assert configured(EXPERIMENTS["distances"], chains=5).num_chains == 5
+        networks = configured(EXPERIMENTS["networks"], chains=5, warmup=30)
+        assert {networks.part(cell).chains for cell in networks.cells()} == {5, 16}  # guides have no chains
 
     def test_mixed_curvature_has_the_settings_of_the_tables(self) -> None:
         mixed = configured(EXPERIMENTS["mixed"])
