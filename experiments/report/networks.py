@@ -70,7 +70,10 @@ def _predicted(results: Results, data: str) -> str:
         [name_of(model) for model, (mean, half) in known.items() if exceeds((sign * mean, half), *THOUSANDTHS)]
         for sign in (1, -1)
     )
-    words = f"of held-out pairs {listed(better) or 'no other model'} has a better log score than flat e2"
+    verb = "have" if len(better) > 1 else "has"
+    words = f"of held-out pairs {listed(better) or 'no other model'} {verb} a better log score than flat e2"
+    if len(better) > 1 and (winner := best(results, data)) is not None:
+        words += f", {name_of(winner)} the best"
     if worse:
         words += f", and e2 has a better one than {listed(worse)}"
         words += "" if better else ": the flat model wins"
