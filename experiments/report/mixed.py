@@ -13,7 +13,7 @@ from examples.intervals import mean_interval
 from experiments.mixed import AUTOENCODERS, FLAT, SpaceCell, autoencoder_cells, control
 from experiments.report.mixed_links import NO_SPACE, Links
 from experiments.report.paired import differences
-from experiments.report.results import GREY_LEVELS, Results, listed, number, table
+from experiments.report.results import GREY_LEVELS, Results, exceeds, listed, number, table
 from experiments.report.table4 import TITLES
 from pyro_hyperbolic.geometry.signature import parse
 from pyro_hyperbolic.plotting.canvas import PALETTE
@@ -44,7 +44,7 @@ def _finding(results: Results) -> str:
     for task, title in TASKS.items():
         found = {cell.row: _gain(results, cell) for cell in autoencoder_cells(task) if cell != control(task)}
         gains = {row: gain for row, gain in found.items() if gain is not None}
-        better = [f"{row} ({number(gain, digits=2)} nats)" for row, gain in gains.items() if gain[0] > (gain[1] or 0.0)]
+        better = [f"{row} ({number(gain, digits=2)} nats)" for row, gain in gains.items() if exceeds(gain, digits=2)]
         if gains:
             spaces = listed(better) or NO_SPACE
             lines.append(f"* On {title}, better than the nearly flat control by more than the interval: {spaces}.\n")

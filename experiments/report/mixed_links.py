@@ -9,7 +9,7 @@ from typing import Any
 from examples.intervals import mean_interval
 from experiments.mixed import GRAPH_SPACES, LINKS, SpaceCell
 from experiments.report.paired import Scores, choose, differences, scores_of, summarised
-from experiments.report.results import Results, interval, listed, number, table
+from experiments.report.results import Results, exceeds, interval, listed, number, table
 from experiments.report.table4 import SCORES, TITLES
 from experiments.table4 import CURVATURES, GRAPHS, GraphCell, Table4
 from pyro_hyperbolic.plotting.canvas import PALETTE
@@ -64,9 +64,10 @@ class Links:
         known, better = False, []
         for name in self.compared:
             for graph in GRAPHS:
-                gain = interval(differences(*(self.models[model][graph, "auc"] for model in (name, FLAT))).values())
+                values = differences(*(self.models[model][graph, "auc"] for model in (name, FLAT))).values()
+                gain = interval(values)
                 known = known or gain is not None
-                if gain is not None and gain[0] > gain[1]:
+                if gain is not None and len(values) > 1 and exceeds(gain, 100):
                     better.append(f"{name} ({number(gain, 100)} points on {TITLES[graph]})")
         if not known:
             return ""

@@ -29,7 +29,15 @@ TITLES = {
 }
 
 
-_OPTIONS = ("seeds", "seeds"), ("epochs", "epochs"), ("samples", "iwae_samples"), ("samples", "num_samples")
+_OPTIONS = (
+    ("seeds", "seeds"),
+    ("epochs", "epochs"),
+    ("samples", "iwae_samples"),
+    ("samples", "num_samples"),
+    ("chains", "chains"),
+    ("chains", "num_chains"),
+    ("warmup", "warmup"),
+)
 NOT_RUN = "not run"
 GREY_LEVELS = (
     "As in the paper, the likelihood of an image is the cross entropy of its grey levels. This is not a normalised"
@@ -128,7 +136,7 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 def number(value: tuple[float, float | None] | Sequence[float], factor: float = 1.0, digits: int = 1) -> str:
     """A mean with its interval."""
     mean, half = value
-    text = f"{factor * mean:.{digits}f}"
+    text = f"{round(factor * mean, digits) + 0.0:.{digits}f}"  # no -0.0
     return text if half is None else f"{text} ± {factor * half:.{digits}f}"
 
 
@@ -139,6 +147,15 @@ def interval(values: Iterable[float]) -> tuple[float, float] | None:
         return None
     mean, half = mean_interval(values)
     return mean, half or 0.0
+
+
+def exceeds(difference: tuple[float, float | None], factor: float = 1.0, digits: int = 1) -> bool:
+    """Whether a difference is greater than its interval at the digits that :func:`number` shows.
+
+    That of a single run is not known to be: it has no interval.
+    """
+    mean, half = difference
+    return half is not None and round(factor * mean, digits) > round(factor * half, digits)
 
 
 def compared(gain: tuple[float, float | None], digits: int = 2) -> str:

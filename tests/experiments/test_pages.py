@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from experiments import RunStore
-from experiments.cli import EXPERIMENTS, configured, parser
+from experiments.cli import EXPERIMENTS, configured, parser, sizes
 from experiments.report import REPORTS
 from experiments.report.results import Results
 
@@ -25,7 +25,7 @@ def test_a_page_is_the_report_of_its_runs(name: str) -> None:
     command = re.search(r"`python -m experiments (.*)`", page)
     assert command is not None
     options = parser().parse_args(command[1].split())
-    results = Results(configured(EXPERIMENTS[name], options.seeds, options.epochs, options.samples), RunStore(PAGES))
+    results = Results(configured(EXPERIMENTS[name], **sizes(options)), RunStore(PAGES))
     body, figure = REPORTS[name](results)
     plt.close(figure)
     assert body in page
