@@ -38,6 +38,7 @@ from torch import Tensor
 from pyro_hyperbolic.accelerate.hmc import Gradients, State
 from pyro_hyperbolic.accelerate.trainers.graphs import Captured
 from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Manifold
+from pyro_hyperbolic.infer.posterior.library import Library
 from pyro_hyperbolic.infer.posterior.sets import Sets
 
 _NEIGHBOURS = 4
@@ -45,7 +46,26 @@ _NEW = 0.2  # the share of sets that are chosen without regard to what was learn
 # The moves, and how often each is tried between two trajectories until more is known: then until one can be expected to
 # be accepted, but no more often than this.
 MOVES = {"shift": 4, "exchange": 8, "mirror": 8, "two mirrors": 8, "swap": 8}
-_MIRRORS = {"mirror": 1, "two mirrors": 2}
+_MIRRORS = {"mirror": 1, "two mirrors": 2, "swap": 3}
+_AGAIN = 0.5  # the share of tries that have led far before, as soon as there are any
+# How far that is: the mean square of the distances by which points move, in those of two draws of one chain.
+_FAR = 2.0
+
+
+@dataclass
+class Tries:
+    """What some tries of a move do, which no state has a say in.
+
+    :ivar sets: the numbers of the sets that are moved ``(T, M, P)``; ``M`` is 0 where they are not of :class:`Sets`.
+    :ivar entries: the numbers of those in the library ``(T, P)``, and -1 for others.
+    :ivar moves: by mirror, the points that it moves, ``(T, M, P, N)``.
+    :ivar spans: by mirror, weights of points whose sums span it, ``(T, M, P, d, N)``.
+    """
+
+    sets: Tensor
+    entries: Tensor
+    moves: Tensor
+    spans: Tensor
 
 
 @dataclass
@@ -59,6 +79,9 @@ class Points:
         mirroring them symmetric.
     :ivar radius: how far they are from the origin in that fit.
     :ivar moves: which of :data:`MOVES` can be made, and how often each is tried.
+    :ivar libraries: by move, what has led far.
+    :ivar width: the mean square of the distance of each point between two draws of a chain ``(N,)``; infinite before it
+        is known.
     """
 
     site: str
@@ -74,17 +97,36 @@ class Points:
         self._tried, self._taken = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
         self.moves = {name: times for name, times in MOVES.items() if name != "swap" or len(self._sets.pairs)}
         self._shares: dict[str, list[Tensor]] = {name: [] for name in self.moves}
+        self.libraries = {name: Library(_MIRRORS[name], self.columns) for name in self.moves if name in _MIRRORS}
+        self.width, self._knows_width = torch.full_like(self.distances[0], torch.inf), False
         self.known: dict[str, Captured] = {}  # the moves as functions
 
-    def note(self, move: str, sets: Tensor, accepted: Tensor) -> None:
-        """Remember whether tries ``(T, P)`` of a move were accepted, of these sets by their numbers ``(T, M, P)``."""
+    def note(self, move: str, tries: Tries, accepted: Tensor, far: Tensor) -> None:
+        """Remember which tries ``(T, P)`` of a move were accepted, of those that lead farther than a trajectory."""
+        library = self.libraries.get(move)
+        if library is not None and self._knows_width:
+            accepted = accepted & far
         self._shares[move].append(accepted.double().mean())
-        accepted = accepted.unsqueeze(1).expand_as(sets).to(self._taken.dtype)
-        self._tried.index_add_(0, sets.flatten(), torch.ones_like(accepted).flatten())
-        self._taken.index_add_(0, sets.flatten(), accepted.flatten())
+        fresh = tries.entries < 0
+        weight = fresh.unsqueeze(1).expand_as(tries.sets).to(self._taken.dtype)
+        self._tried.index_add_(0, tries.sets.flatten(), weight.flatten())
+        self._taken.index_add_(0, tries.sets.flatten(), (accepted.unsqueeze(1) * weight).flatten())
+        if library is not None and self._knows_width:
+            library.note(tries.entries[~fresh], accepted[~fresh])
+            time, chain = (accepted & fresh).nonzero(as_tuple=True)
+            library.add(tries.moves[time, :, chain], tries.spans[time, :, chain])
 
-    def learn(self) -> None:
-        """Move the sets more often that went more often so far, and try what is often accepted less often."""
+    def learn(self, here: Places) -> None:
+        """Move the sets more often that went more often so far, and try what is often accepted less often.
+
+        :param here: where the chains were, ``(draws * P, ...)``, the first draw of all chains first.
+        """
+        here = here.centred()
+        half = len(here.v) // 2
+        self.width.copy_(here.part(slice(half)).distance(here.part(slice(half, 2 * half))).square().mean(0))
+        self._knows_width = True
+        for library in self.libraries.values():
+            library.learn()
         mean = self._taken.sum() / self._tried.sum().clamp(min=1)
         share = (self._taken + mean) / (self._tried + 1)
         self.weights = _NEW * self._sets.weights + (1 - _NEW) * share / share.sum().clamp(min=1e-30)
@@ -95,15 +137,30 @@ class Points:
                 shares.clear()
         self.known.clear()
 
+    def state(self) -> list[Any]:
+        """What was learned."""
+        return [self.weights, self.moves, {name: library.state() for name, library in self.libraries.items()}]
+
+    def load(self, state: list[Any]) -> None:
+        """Know what was learned."""
+        self.weights, moves, libraries = state
+        self.moves = dict(moves)
+        for name, entries in libraries.items():
+            self.libraries[name].load(entries)
+
+    def places(self, vectors: Tensor, space: Manifold) -> Places:
+        """Where the points of vectors ``(P, D)`` are, in a space with a curvature ``(P, 1)``, or one for all."""
+        return Places.of(vectors[:, self.columns], *curvature(space, vectors))
+
     def moved(self, vectors: Tensor, space: Manifold, move: str) -> tuple[Tensor, Tensor]:
         """Vectors ``(P, D)`` with some points elsewhere, and the logarithms of the volume that the move gains ``(P,)``.
 
         :param space: with a curvature ``(P, 1)`` for each vector, or one for all. Spaces whose curvature is not
             constant know exchanges alone.
         """
-        here = Places.of(vectors[:, self.columns], *curvature(space, vectors))
-        _, moves, spans = self.mirrors(len(vectors), 1, move)
-        there, gain = self.propose(here, move, moves[0], spans[0])
+        here = self.places(vectors, space)
+        tries = self.tries(len(vectors), 1, move)
+        there, gain = self.propose(here, move, tries.moves[0], tries.spans[0])
         return self.put(vectors, there), gain
 
     def put(self, vectors: Tensor, places: Places) -> Tensor:
@@ -111,6 +168,12 @@ class Points:
         x = vectors.clone()
         x[:, self.columns] = places.v
         return x
+
+    def is_far(self, here: Places, there: Places, moves: Tensor) -> Tensor:
+        """Which vectors ``(P,)`` are in another arrangement there, of those that mirrors ``(M, P, N)`` have moved."""
+        some = moves.any(0)
+        change = (here.distance(there).square() / self.width).masked_fill(~some, 0.0)
+        return change.sum(-1) > _FAR * some.sum(-1)
 
     def propose(self, here: Places, move: str, moves: Tensor, spans: Tensor) -> tuple[Places, Tensor]:
         """Other places, and the logarithms of the volume that the move gains.
@@ -128,18 +191,35 @@ class Points:
             x = torch.where(some.unsqueeze(-1), _image(x, through, here.k), x)
         return here.moved_to(x, moves.any(0))
 
-    def mirrors(self, count: int, times: int, move: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Mirrors of the next moves of so many vectors: all at once, since no state has a say in it.
-
-        The numbers of their sets ``(T, M, P)``, and ``moves`` and ``spans`` of :meth:`propose` for each time.
-        """
+    def tries(self, count: int, times: int, move: str) -> Tries:
+        """Of the next moves of so many vectors, all at once."""
         if move == "swap":
             moves, spans = (part.unflatten(1, (times, count)).transpose(0, 1) for part in self._swaps(count * times))
-            return moves.new_zeros(times, 0, count, dtype=torch.long), moves, spans
-        each = _MIRRORS.get(move, 0)
-        chosen = self._chosen(count * times * each)
-        sets, moves, spans = (part.reshape(times, each, count, *part.shape[1:]) for part in chosen)
-        return sets, moves, spans
+            sets = moves.new_zeros(times, 0, count, dtype=torch.long)
+        else:
+            each = _MIRRORS.get(move, 0)
+            chosen = self._chosen(count * times * each)
+            sets, moves, spans = (part.reshape(times, each, count, *part.shape[1:]) for part in chosen)
+        found = Tries(sets, torch.full((times, count), -1, device=sets.device), moves, spans)
+        library = self.libraries.get(move)
+        return self._again(found, library) if library is not None and library.known else found
+
+    def _again(self, tries: Tries, library: Library) -> Tries:
+        """The same, some of them of the library."""
+        chosen = library.draw(tries.entries.numel()).reshape_as(tries.entries)
+        again = torch.rand(chosen.shape, device=chosen.device) < _AGAIN
+        moves, spans = library.moves[chosen].transpose(1, 2), library.spans[chosen].transpose(1, 2)
+        if moves.shape[1] == 2:  # the way back from two mirrors has them in the other order
+            turn = torch.rand(again.shape, device=again.device).unsqueeze(1).unsqueeze(-1) < 0.5
+            moves = torch.where(turn, moves.flip(1), moves)
+            spans = torch.where(turn.unsqueeze(-1), spans.flip(1), spans)
+        own = again.unsqueeze(1).unsqueeze(-1)
+        return Tries(
+            tries.sets,
+            torch.where(again, chosen, -1),
+            torch.where(own, moves, tries.moves),
+            torch.where(own.unsqueeze(-1), spans, tries.spans),
+        )
 
     def _swaps(self, count: int) -> tuple[Tensor, Tensor]:
         """By mirror, the points that swaps move ``(3, P, N)``, and weights that span the mirrors ``(3, P, d, N)``."""
@@ -213,6 +293,12 @@ class Places:
         places = cls(v, k, sign)
         return places if sign is None else places.measured()
 
+    @classmethod
+    def joined(cls, parts: list[Places]) -> Places:
+        """Of all these vectors."""
+        v, k = torch.cat([part.v for part in parts]), torch.cat([part.k for part in parts])
+        return cls.of(v, k, parts[0].sign)
+
     def measured(self) -> Places:
         """The same with ``x`` and ``log_det``, from the numbers."""
         v, k, dim = self.v, self.k, self.v.shape[-1]
@@ -246,13 +332,42 @@ class Places:
 
     def shifted(self, radius: float) -> Tensor:
         """All points after a random shift, by a tenth of the radius on average, or more, or much less."""
-        x, k, (count, _, dim) = self.x, self.k, self.v.shape
+        x, (count, _, dim) = self.x, self.v.shape
         width = radius * 10 ** (-2 * torch.rand(count, 1, 1, dtype=x.dtype, device=x.device))
         shift = width * torch.randn(count, 1, dim, dtype=x.dtype, device=x.device) / dim**0.5
-        e = dataclasses.replace(self, v=shift).measured().x
+        return self._shifted(dataclasses.replace(self, v=shift).measured().x)
+
+    def _shifted(self, e: Tensor) -> Tensor:
+        """All points after the isometry that takes the origin to ``e``."""
+        x, k = self.x, self.k
         product = (e[..., 1:] * x[..., 1:]).sum(-1, keepdim=True)
         time = e[..., :1] * x[..., :1] - k * product
         return torch.cat([time, x[..., 1:] + e[..., 1:] * (x[..., :1] - k * product / (1 + e[..., :1]))], -1)
+
+    def centred(self) -> Places:
+        """All points after the shift that takes a mean of them to the origin, in which those far out count less."""
+        if self.x is None:
+            return self
+        total = (self.x / self.x[..., :1].abs().mean(0)).sum(-2, keepdim=True)
+        square = total[..., :1].square() + self.k * total[..., 1:].square().sum(-1, keepdim=True)
+        mean = total / square.clamp(min=torch.finfo(total.dtype).tiny).sqrt()
+        x = self._shifted(torch.cat([mean[..., :1], -mean[..., 1:]], -1))
+        return dataclasses.replace(self, v=self._numbers(x), x=x)
+
+    def distance(self, other: Places) -> Tensor:
+        """How far each point is from where it is in another one ``(P, N)``; on a sphere along the chord."""
+        if self.x is None:
+            return (self.v - other.v).norm(dim=-1)
+        change, k = (self.x - other.x).square(), self.k.squeeze(-1)
+        rest = change[..., 0] / torch.where(k == 0, 1.0, k)
+        chord = (change[..., 1:].sum(-1) + rest).clamp(min=0).sqrt()
+        root = 0.5 * self._root().squeeze(-1).clamp(min=1e-6)
+        return (root * chord).asinh() / root
+
+    def part(self, rows: slice) -> Places:
+        """Those of some vectors."""
+        parts = (None if part is None else part[rows] for part in (self.x, self.log_det))
+        return Places(self.v[rows], self.k[rows], self.sign, *parts)
 
     def taken(self, other: Places, where: Tensor) -> Places:
         """The other ones for some of the vectors."""
@@ -330,43 +445,55 @@ def _exchanged(v: Tensor) -> Tensor:
 
 
 def jumps(
-    gradients: Gradients, state: State, points: list[Points], leaves: dict[str, list[tuple[Manifold, int]]]
+    gradients: Gradients,
+    state: State,
+    points: list[Points],
+    leaves: dict[str, list[tuple[Manifold, int]]],
+    *,
+    learn: bool = True,
 ) -> tuple[State, Tensor]:
     """Every move of all points, and the share of the moves that each chain took ``(P,)``.
 
     :param leaves: the factors of their spaces, with the curvatures of each chain.
+    :param learn: whether the points take note of what is accepted.
     """
     share = torch.zeros_like(state.energy)
     for some in points:
         space, _ = leaves[some.site][some.factor]
         for move in some.moves:
-            state, moved = jump(gradients, state, some, space, move)
+            state, moved = jump(gradients, state, some, space, move, learn=learn)
             share = share + moved / (len(points) * len(some.moves))
     return state, share
 
 
-def jump(gradients: Gradients, state: State, points: Points, space: Manifold, move: str) -> tuple[State, Tensor]:
+def jump(
+    gradients: Gradients, state: State, points: Points, space: Manifold, move: str, *, learn: bool
+) -> tuple[State, Tensor]:
     """Metropolis steps of every chain to other arrangements of the points, and which of them moved.
 
     Each step begins where the one before ended: a chain that stopped at the first arrangement it takes would be too
     often where few others are taken.
+
+    :param learn: whether the points take note of what is accepted.
     """
     k, sign = curvature(space, state.x)
 
     def steps(x: Tensor, energy: Tensor, gradient: Tensor, k: Tensor, moves: Tensor, spans: Tensor) -> Any:
         state, here = State(x, energy, gradient), Places.of(x[:, points.columns], k, sign)
-        taken = []
+        taken, far = [], []
         for some, through in zip(moves, spans, strict=True):
             there, gain = points.propose(here, move, some, through)
             other = State.at(gradients, points.put(state.x, there))
             log_ratio = (state.energy - other.energy + gain).nan_to_num(-torch.inf)
             accepted = (torch.rand_like(log_ratio).log() < log_ratio) & other.gradient.isfinite().all(-1)
-            state, here = state.taken(other, accepted), here.taken(there, accepted)
             taken.append(accepted)
-        return state.x, state.energy, state.gradient, torch.stack(taken)
+            far.append(points.is_far(here, there, some))
+            state, here = state.taken(other, accepted), here.taken(there, accepted)
+        return state.x, state.energy, state.gradient, torch.stack(taken), torch.stack(far)
 
-    sets, moves, spans = points.mirrors(len(state.x), points.moves[move], move)
+    tries = points.tries(len(state.x), points.moves[move], move)
     run = points.known.setdefault(move, Captured(steps))
-    *parts, taken = run(state.x, state.energy, state.gradient, k.contiguous(), moves, spans)
-    points.note(move, sets, taken)
+    *parts, taken, far = run(state.x, state.energy, state.gradient, k.contiguous(), tries.moves, tries.spans)
+    if learn:
+        points.note(move, tries, taken, far)
     return State(*parts), taken.any(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, Sweep, drawn
 from pyro_hyperbolic.accelerate.programs.functional import check_program
 from pyro_hyperbolic.infer.posterior.energy import Program
 from pyro_hyperbolic.infer.posterior.fits import descend
-from pyro_hyperbolic.infer.posterior.moves import Points, jumps
+from pyro_hyperbolic.infer.posterior.moves import Places, Points, jumps
 from pyro_hyperbolic.infer.posterior.result import Posterior
 from pyro_hyperbolic.infer.posterior.start import Start, find_start, modes
 from pyro_hyperbolic.infer.posterior.target import Target
@@ -30,6 +31,7 @@ _WINDOWS = 0.15, 0.35, 0.6  # shares of the warm-up after which the metric is le
 _SHORTEST = 0.5  # of trajectories, in quarters of a period
 _SHORTEST_OF_POINTS = 2.0  # the same where moves of points come between them, which take as long as many steps
 _FIRST_STEPS = 32  # of a trajectory in the first window, in which the step size may be far too small
+_LOOKS = 32  # at most, of the draws of a window, from which it is learned how far points move
 _RARE = 0.001  # share of moves of points below which they are left out
 _STUCK = 0.05  # mean acceptance in the first window below which a chain begins anew where another one is
 _WORSE = 5.0  # by how much more than the noise a mean energy must be above the median for the same
@@ -184,7 +186,7 @@ class Chains:
             own, steps = drawn(size.size, self._shortest)
             if number < windows[0]:
                 steps = min(steps, _FIRST_STEPS)
-            taken = self._jump()
+            taken = self._jump(learn=True)
             sweep = self._move(own, steps)
             accepted, jumped = accepted + sweep.acceptance, jumped + taken
             size.see(sweep.acceptance.mean().item())
@@ -194,12 +196,12 @@ class Chains:
                 stuck = accepted / (number + 1) < _STUCK
                 self._restart(stuck | _worse(torch.stack([s.energy for s in seen])) if self.points else stuck)
                 self.metric = self.metric.learned(torch.cat([s.x for s in seen]), torch.cat([s.gradient for s in seen]))
-                for points in self.points:
-                    points.learn()
+                self._learn_moves(seen)
                 if self.target.loosen(torch.cat([s.x for s in seen])):
                     self.state = State.at(self.target.gradients, self.state.x)
                 size.restart(size.mean)
                 seen = []
+        self._learn_moves(seen)
         self.size = size.mean
         self.jumps = jumped.mean().item() > _RARE * count
 
@@ -208,7 +210,7 @@ class Chains:
         written = time.perf_counter()
         for _ in self._bar(range(len(self.draws), count), "sampling"):
             own, steps = drawn(self.size, self._shortest)
-            self._jump()
+            self._jump(learn=False)
             self.sweeps.append(self._move(own, steps))
             self.draws.append(self.state.x)
             self.steps += steps
@@ -262,7 +264,7 @@ class Chains:
             "best": self.best,
             "numbers": [self.size, self.jumps, self.restarted, self.steps],
             "terms": [[block.reference, block.weight, block.free] for block in self.target.blocks],
-            "moves": [[points.weights, points.moves] for points in self.points],
+            "moves": [points.state() for points in self.points],
             "draws": torch.stack(self.draws),
             "sweeps": {
                 field: torch.stack([getattr(sweep, field) for sweep in self.sweeps])
@@ -287,20 +289,27 @@ class Chains:
             block.weight.copy_(weight)
             block.free = [tuple(names) for names in free]
         self.begin(Start(state["x"], state["root"], state["best"]))
-        for points, (weights, moves) in zip(self.points, state["moves"], strict=True):
-            points.weights, points.moves = weights, dict(moves)
+        for points, known in zip(self.points, state["moves"], strict=True):
+            points.load(known)
         self.size, self.jumps, self.restarted, self.steps = state["numbers"]
         self.draws = list(state["draws"])
         rows = zip(*state["sweeps"].values(), strict=True)
         self.sweeps = [Sweep(**dict(zip(state["sweeps"], row, strict=True))) for row in rows]
         self.clock.seconds = dict(state["seconds"])
 
-    def _jump(self) -> Tensor:
+    def _learn_moves(self, seen: list[State]) -> None:
+        seen = seen[:: math.ceil(len(seen) / _LOOKS)]
+        leaves = [self.target.leaves(s.x) for s in seen]
+        for points in self.points:
+            here = [points.places(s.x, own[points.site][points.factor][0]) for s, own in zip(seen, leaves, strict=True)]
+            points.learn(Places.joined(here))
+
+    def _jump(self, *, learn: bool) -> Tensor:
         """Moves of points; the share of them that chains took."""
         if not (self.points and self.jumps):
             return torch.zeros_like(self.state.energy)
         leaves = self.target.leaves(self.state.x)
-        self.state, share = jumps(self.target.plain, self.state, self.points, leaves)
+        self.state, share = jumps(self.target.plain, self.state, self.points, leaves, learn=learn)
         return share
 
     def _move(self, size: float, steps: int) -> Sweep:
