@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 _MOST = 500  # that are kept
-_TRIED, _TAKEN = 20.0, 1.0  # of a new one, as if it had been tried so often before
+_TRIED, _TAKEN = 4.0, 0.2  # of a new one, as if it had been tried so often before
 _RARE = 0.02  # share of accepted tries of what is tried most often
 
 

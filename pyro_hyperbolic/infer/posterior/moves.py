@@ -48,8 +48,9 @@ _NEW = 0.2  # the share of sets that are chosen without regard to what was learn
 MOVES = {"shift": 4, "exchange": 8, "mirror": 8, "two mirrors": 8, "swap": 8}
 _MIRRORS = {"mirror": 1, "two mirrors": 2, "swap": 3}
 _AGAIN = 0.5  # the share of tries that have led far before, as soon as there are any
-# How far that is: the mean square of the distances by which points move, in those of two draws of one chain.
-_FAR = 2.0
+# How far that is: the mean square of what the numbers of points change by, in those of their widths where the others
+# stay. Trajectories and small turns of many points go to about ten.
+_FAR = 60.0
 
 
 @dataclass
@@ -80,8 +81,7 @@ class Points:
     :ivar radius: how far they are from the origin in that fit.
     :ivar moves: which of :data:`MOVES` can be made, and how often each is tried.
     :ivar libraries: by move, what has led far.
-    :ivar width: the mean square of the distance of each point between two draws of a chain ``(N,)``; infinite before it
-        is known.
+    :ivar precision: of the numbers of each point where the others stay ``(N,)``; 0 before it is known.
     """
 
     site: str
@@ -98,33 +98,31 @@ class Points:
         self.moves = {name: times for name, times in MOVES.items() if name != "swap" or len(self._sets.pairs)}
         self._shares: dict[str, list[Tensor]] = {name: [] for name in self.moves}
         self.libraries = {name: Library(_MIRRORS[name], self.columns) for name in self.moves if name in _MIRRORS}
-        self.width, self._knows_width = torch.full_like(self.distances[0], torch.inf), False
+        self.precision, self._knows_widths = torch.zeros_like(self.distances[0]), False
         self.known: dict[str, Captured] = {}  # the moves as functions
 
     def note(self, move: str, tries: Tries, accepted: Tensor, far: Tensor) -> None:
         """Remember which tries ``(T, P)`` of a move were accepted, of those that lead farther than a trajectory."""
         library = self.libraries.get(move)
-        if library is not None and self._knows_width:
+        if library is not None and self._knows_widths:
             accepted = accepted & far
         self._shares[move].append(accepted.double().mean())
         fresh = tries.entries < 0
         weight = fresh.unsqueeze(1).expand_as(tries.sets).to(self._taken.dtype)
         self._tried.index_add_(0, tries.sets.flatten(), weight.flatten())
         self._taken.index_add_(0, tries.sets.flatten(), (accepted.unsqueeze(1) * weight).flatten())
-        if library is not None and self._knows_width:
+        if library is not None and self._knows_widths:
             library.note(tries.entries[~fresh], accepted[~fresh])
             time, chain = (accepted & fresh).nonzero(as_tuple=True)
             library.add(tries.moves[time, :, chain], tries.spans[time, :, chain])
 
-    def learn(self, here: Places) -> None:
+    def learn(self, gradients: Tensor) -> None:
         """Move the sets more often that went more often so far, and try what is often accepted less often.
 
-        :param here: where the chains were, ``(draws * P, ...)``, the first draw of all chains first.
+        :param gradients: of the energy at draws ``(N, D)``. Their variance is the mean curvature of the energy.
         """
-        here = here.centred()
-        half = len(here.v) // 2
-        self.width.copy_(here.part(slice(half)).distance(here.part(slice(half, 2 * half))).square().mean(0))
-        self._knows_width = True
+        self.precision.copy_(gradients[:, self.columns].square().mean((0, 2)))
+        self._knows_widths = True
         for library in self.libraries.values():
             library.learn()
         mean = self._taken.sum() / self._tried.sum().clamp(min=1)
@@ -148,17 +146,13 @@ class Points:
         for name, entries in libraries.items():
             self.libraries[name].load(entries)
 
-    def places(self, vectors: Tensor, space: Manifold) -> Places:
-        """Where the points of vectors ``(P, D)`` are, in a space with a curvature ``(P, 1)``, or one for all."""
-        return Places.of(vectors[:, self.columns], *curvature(space, vectors))
-
     def moved(self, vectors: Tensor, space: Manifold, move: str) -> tuple[Tensor, Tensor]:
         """Vectors ``(P, D)`` with some points elsewhere, and the logarithms of the volume that the move gains ``(P,)``.
 
         :param space: with a curvature ``(P, 1)`` for each vector, or one for all. Spaces whose curvature is not
             constant know exchanges alone.
         """
-        here = self.places(vectors, space)
+        here = Places.of(vectors[:, self.columns], *curvature(space, vectors))
         tries = self.tries(len(vectors), 1, move)
         there, gain = self.propose(here, move, tries.moves[0], tries.spans[0])
         return self.put(vectors, there), gain
@@ -172,7 +166,7 @@ class Points:
     def is_far(self, here: Places, there: Places, moves: Tensor) -> Tensor:
         """Which vectors ``(P,)`` are in another arrangement there, of those that mirrors ``(M, P, N)`` have moved."""
         some = moves.any(0)
-        change = (here.distance(there).square() / self.width).masked_fill(~some, 0.0)
+        change = ((there.v - here.v).square().mean(-1) * self.precision).masked_fill(~some, 0.0)
         return change.sum(-1) > _FAR * some.sum(-1)
 
     def propose(self, here: Places, move: str, moves: Tensor, spans: Tensor) -> tuple[Places, Tensor]:
@@ -293,12 +287,6 @@ class Places:
         places = cls(v, k, sign)
         return places if sign is None else places.measured()
 
-    @classmethod
-    def joined(cls, parts: list[Places]) -> Places:
-        """Of all these vectors."""
-        v, k = torch.cat([part.v for part in parts]), torch.cat([part.k for part in parts])
-        return cls.of(v, k, parts[0].sign)
-
     def measured(self) -> Places:
         """The same with ``x`` and ``log_det``, from the numbers."""
         v, k, dim = self.v, self.k, self.v.shape[-1]
@@ -332,42 +320,13 @@ class Places:
 
     def shifted(self, radius: float) -> Tensor:
         """All points after a random shift, by a tenth of the radius on average, or more, or much less."""
-        x, (count, _, dim) = self.x, self.v.shape
+        x, k, (count, _, dim) = self.x, self.k, self.v.shape
         width = radius * 10 ** (-2 * torch.rand(count, 1, 1, dtype=x.dtype, device=x.device))
         shift = width * torch.randn(count, 1, dim, dtype=x.dtype, device=x.device) / dim**0.5
-        return self._shifted(dataclasses.replace(self, v=shift).measured().x)
-
-    def _shifted(self, e: Tensor) -> Tensor:
-        """All points after the isometry that takes the origin to ``e``."""
-        x, k = self.x, self.k
+        e = dataclasses.replace(self, v=shift).measured().x
         product = (e[..., 1:] * x[..., 1:]).sum(-1, keepdim=True)
         time = e[..., :1] * x[..., :1] - k * product
         return torch.cat([time, x[..., 1:] + e[..., 1:] * (x[..., :1] - k * product / (1 + e[..., :1]))], -1)
-
-    def centred(self) -> Places:
-        """All points after the shift that takes a mean of them to the origin, in which those far out count less."""
-        if self.x is None:
-            return self
-        total = (self.x / self.x[..., :1].abs().mean(0)).sum(-2, keepdim=True)
-        square = total[..., :1].square() + self.k * total[..., 1:].square().sum(-1, keepdim=True)
-        mean = total / square.clamp(min=torch.finfo(total.dtype).tiny).sqrt()
-        x = self._shifted(torch.cat([mean[..., :1], -mean[..., 1:]], -1))
-        return dataclasses.replace(self, v=self._numbers(x), x=x)
-
-    def distance(self, other: Places) -> Tensor:
-        """How far each point is from where it is in another one ``(P, N)``; on a sphere along the chord."""
-        if self.x is None:
-            return (self.v - other.v).norm(dim=-1)
-        change, k = (self.x - other.x).square(), self.k.squeeze(-1)
-        rest = change[..., 0] / torch.where(k == 0, 1.0, k)
-        chord = (change[..., 1:].sum(-1) + rest).clamp(min=0).sqrt()
-        root = 0.5 * self._root().squeeze(-1).clamp(min=1e-6)
-        return (root * chord).asinh() / root
-
-    def part(self, rows: slice) -> Places:
-        """Those of some vectors."""
-        parts = (None if part is None else part[rows] for part in (self.x, self.log_det))
-        return Places(self.v[rows], self.k[rows], self.sign, *parts)
 
     def taken(self, other: Places, where: Tensor) -> Places:
         """The other ones for some of the vectors."""

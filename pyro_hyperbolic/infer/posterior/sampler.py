@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, Sweep, drawn
 from pyro_hyperbolic.accelerate.programs.functional import check_program
 from pyro_hyperbolic.infer.posterior.energy import Program
 from pyro_hyperbolic.infer.posterior.fits import descend
-from pyro_hyperbolic.infer.posterior.moves import Places, Points, jumps
+from pyro_hyperbolic.infer.posterior.moves import Points, jumps
 from pyro_hyperbolic.infer.posterior.result import Posterior
 from pyro_hyperbolic.infer.posterior.start import Start, find_start, modes
 from pyro_hyperbolic.infer.posterior.target import Target
@@ -31,7 +30,6 @@ _WINDOWS = 0.15, 0.35, 0.6  # shares of the warm-up after which the metric is le
 _SHORTEST = 0.5  # of trajectories, in quarters of a period
 _SHORTEST_OF_POINTS = 2.0  # the same where moves of points come between them, which take as long as many steps
 _FIRST_STEPS = 32  # of a trajectory in the first window, in which the step size may be far too small
-_LOOKS = 32  # at most, of the draws of a window, from which it is learned how far points move
 _RARE = 0.001  # share of moves of points below which they are left out
 _STUCK = 0.05  # mean acceptance in the first window below which a chain begins anew where another one is
 _WORSE = 5.0  # by how much more than the noise a mean energy must be above the median for the same
@@ -298,11 +296,8 @@ class Chains:
         self.clock.seconds = dict(state["seconds"])
 
     def _learn_moves(self, seen: list[State]) -> None:
-        seen = seen[:: math.ceil(len(seen) / _LOOKS)]
-        leaves = [self.target.leaves(s.x) for s in seen]
         for points in self.points:
-            here = [points.places(s.x, own[points.site][points.factor][0]) for s, own in zip(seen, leaves, strict=True)]
-            points.learn(Places.joined(here))
+            points.learn(torch.cat([s.gradient for s in seen]))
 
     def _jump(self, *, learn: bool) -> Tensor:
         """Moves of points; the share of them that chains took."""

@@ -134,10 +134,9 @@ def test_jumps_have_the_density():
     above = torch.rand(4000) < expected
     x[:, 1] = torch.where(above, 1, -1) * x[:, 1].abs()
     state, paths = State.at(gradients, x), torch.zeros(4000)
-    before = points.places(torch.cat([state.x, state.x + 0.1 * torch.randn(4000, 8)]), Euclidean())
     for number in range(60):
         if number % 20 == 0:
-            points.learn(before)  # from here on what has led far is tried again
+            points.learn(20 * state.x)  # from here on what has led far is tried again
         learn = number < 40
         state, moved = jump(gradients, state, points, Euclidean(), list(MOVES)[number % len(MOVES)], learn=learn)
         paths = paths + moved
@@ -154,14 +153,14 @@ def test_jumps_have_the_density():
 
 
 def test_sets_that_move_are_chosen_more_often():
-    points, vectors, manifold = setting("flat", 2)
+    points, vectors, _ = setting("flat", 2)
     before = points.weights
     always = torch.ones(1, COUNT, dtype=torch.bool)
     for _ in range(50):
         tries = points.tries(COUNT, 1, "mirror")
         points.note("mirror", tries, (tries.sets == 3).squeeze(1), always)
         points.note("shift", points.tries(COUNT, 1, "shift"), always, always)
-    points.learn(points.places(vectors, manifold))
+    points.learn(vectors)
     # What is always accepted is tried once, what hardly is as often as before, and of the others nothing is known.
     assert points.moves == MOVES | {"shift": 1}
     assert points.weights[3] > 5 * before[3]
@@ -171,14 +170,14 @@ def test_sets_that_move_are_chosen_more_often():
 
 @pytest.mark.parametrize("move", ["mirror", "two mirrors", "swap"])
 def test_what_has_led_far_is_tried_again(move):
-    points, vectors, manifold = setting("ball", 3)
-    points.learn(points.places(vectors, manifold))
+    points, vectors, _ = setting("ball", 3)
+    points.learn(vectors)
     tries = points.tries(COUNT, 2, move)
     assert (tries.entries == -1).all()
     far = torch.zeros(2, COUNT, dtype=torch.bool)
     far[1, :5] = True
     points.note(move, tries, torch.ones_like(far), far)
-    points.learn(points.places(vectors, manifold))
+    points.learn(vectors)
     library = points.libraries[move]
     assert library.known == 5
     again = points.tries(COUNT, 20, move)
@@ -196,17 +195,6 @@ def test_what_has_led_far_is_tried_again(move):
     other.load(points.state())
     assert torch.equal(other.libraries[move].weights, library.weights)
     assert other.tries(COUNT, 20, move).entries.max() == 4
-
-
-def test_how_far_points_are():
-    """Distances between two states, and the width of a chain, which does not know where all points are together."""
-    for space in ("ball", "flat", "negative"):
-        points, vectors, manifold = setting(space, 2)
-        here, there = points.places(vectors, manifold), points.places(vectors.flip(1), manifold)
-        x, y = (manifold.from_unconstrained(p.v) for p in (here, there))
-        assert torch.allclose(here.distance(there), manifold.dist(x, y), atol=1e-7)
-        shifted, _ = points.propose(here, "shift", torch.zeros(0), torch.zeros(0))
-        assert here.centred().distance(shifted.centred()).mean() < 0.4 * here.distance(shifted).mean()
 
 
 def test_a_term_that_holds_has_one_integral():
