@@ -34,8 +34,6 @@ CHANGES = {
     "loop order": "joined loops wait for sums in place (CPU); without it gradients of indexing are wrong in torch 2.13",
     "dtype rules": "rules for the types of results are made once, not for every operation",
     "outer loops": "loops that cannot be joined are found before all of them are written (CPU)",
-    "early kernels": "a kernel is compiled while the next one is written (CPU)",
-    "same bounds": "bounds of a number that are known already are not intersected with themselves",
     "kernel timing": "kernels among which the compiler chooses are timed back to back",
     "trace order": "operations are moved to where their inputs are known",
     "small products": "small float64 products are written as sums of products",
@@ -142,10 +140,7 @@ def compile_graph(
         compiled = torch.compile(graph, dynamic=False)
         return compiled, compiled(*leaves)
     known = {name: value for name, value in options.items() if hasattr(config, name)}
-    with contextlib.ExitStack() as changes:
-        for change in (_quiet, _back_to_back, _kept_order, _rules_once, _same_bounds, _written_once, _compiled_early):
-            changes.enter_context(change())
-        changes.enter_context(warnings.catch_warnings())
+    with warnings.catch_warnings(), _quiet(), _back_to_back(), _kept_order(), _rules_once(), _written_once():
         # Advice of the compiler: whether products may be less exact is for the user to say.
         warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
         # Of the compiler to its own authors, while it tunes.
@@ -331,56 +326,6 @@ def _rules_once() -> Iterator[None]:
         yield
     finally:
         kind.__init__ = make
-
-
-@contextlib.contextmanager
-def _same_bounds() -> Iterator[None]:
-    """Let the compiler not intersect bounds with themselves.
-
-    It does so by symbolic algebra, for every number that a kernel has twice (torch 2.13).
-    """
-    from torch.utils._sympy.value_ranges import ValueRanges
-
-    kind: Any = ValueRanges
-    if not is_made("same bounds") or not hasattr(kind, "tighten"):
-        yield
-        return
-    tighten = kind.tighten
-    kind.tighten = lambda bounds, other: bounds if bounds == other else tighten(bounds, other)
-    try:
-        yield
-    finally:
-        kind.tighten = tighten
-
-
-@contextlib.contextmanager
-def _compiled_early() -> Iterator[None]:
-    """Let the C++ compiler start on every kernel as soon as it is written.
-
-    Torch hands all of them over when it has written the last one. It finds them done then, or begun.
-    """
-    try:
-        from torch._inductor.async_compile import AsyncCompile  # slow to import
-        from torch._inductor.codegen.wrapper import PythonWrapperCodegen
-    except ImportError:
-        yield
-        return
-    kind: Any = PythonWrapperCodegen
-    if not is_made("early kernels") or not hasattr(kind, "define_kernel"):
-        yield
-        return
-    define = kind.define_kernel
-
-    def define_and_start(wrapper: Any, name: str, body: str, *args: Any, **kwargs: Any) -> Any:
-        if body.startswith("async_compile.cpp_pybinding("):
-            eval(body, {"async_compile": AsyncCompile()})  # as the code does that torch writes
-        return define(wrapper, name, body, *args, **kwargs)
-
-    kind.define_kernel = define_and_start
-    try:
-        yield
-    finally:
-        kind.define_kernel = define
 
 
 @contextlib.contextmanager
