@@ -11,10 +11,12 @@ left out by :func:`left_out`, by which ``benchmarks/changes.py`` measures what i
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import logging
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -63,7 +65,7 @@ def is_made(name: str) -> bool:
 
 
 def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> torch.fx.GraphModule:
-    """The operations of a function of tensors.
+    """The operations of a function of tensors, those alone that the compiler knows.
 
     With tensors that have no values nothing is computed, but those that the function holds itself must be allowed by
     a private option. Else it is run on the tensors themselves.
@@ -71,9 +73,52 @@ def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> torch.fx.Graph
     from torch.fx.experimental.proxy_tensor import make_fx  # half a second, which only those who compile should pay
 
     if is_on() and "_allow_non_fake_inputs" in inspect.signature(make_fx).parameters:
-        return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+        _start_early(any(isinstance(x, Tensor) and x.is_cuda for x in leaves))
+        rules = _decompositions()
+        return make_fx(function, rules, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         return make_fx(function)(*leaves)
+
+
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """How the compiler writes operations by simpler ones."""
+    try:
+        from torch._inductor.decomposition import select_decomp_table  # slow to import
+    except ImportError:
+        return {}
+    return select_decomp_table()
+
+
+@functools.cache
+def _start_early(is_cuda: bool) -> None:
+    """Let other processes do, while this one traces, what the compiler would wait for.
+
+    They start on CUDA. For a CPU the C++ compiler is tried, and reads torch's headers, once and for all: six seconds.
+    """
+    try:
+        from torch._inductor.async_compile import AsyncCompile  # slow to import
+
+        if is_cuda:
+            AsyncCompile.wakeup()
+            return
+        from torch._inductor import compile_fx  # noqa: F401  # all of it, before there is another thread
+        from torch._inductor.codecache import CppPythonBindingsCodeCache
+        from torch._inductor.cpu_vec_isa import pick_vec_isa
+    except ImportError:
+        return
+
+    def read_headers() -> None:
+        with contextlib.suppress(Exception):  # the compiler will say what is wrong when it is used
+            bool(pick_vec_isa())
+            CppPythonBindingsCodeCache.load_pybinding([], _NOTHING)
+
+    threading.Thread(target=read_headers, daemon=True).start()
+
+
+_NOTHING = """
+#include <torch/csrc/inductor/cpp_prefix.h>
+extern "C" void kernel() {}
+"""
 
 
 def compile_graph(
@@ -90,10 +135,7 @@ def compile_graph(
     try:
         if not is_on():
             raise ImportError("private names are switched off")
-        from torch._guards import TracingContext, tracing
-        from torch._inductor import compile_fx, config  # slow to import
-        from torch._subclasses import FakeTensorMode
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+        from torch._inductor import config  # slow to import
     except ImportError:
         compiled = torch.compile(graph, dynamic=False)
         return compiled, compiled(*leaves)
@@ -105,10 +147,56 @@ def compile_graph(
         warnings.filterwarnings("ignore", message="TypedStorage is deprecated", category=UserWarning)
         # Of one part of torch to another.
         warnings.filterwarnings("ignore", message="`torch._prims_common.check`", category=FutureWarning)
-        # Without an environment of shapes, though all are numbers here, the compiler keeps nothing on disk.
-        with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
-            compiled = compile_fx.compile_fx(graph, list(leaves), config_patches=known, ignore_shape_env=True)
+        compiled = run_compiler(graph, leaves, known)
         return compiled, compiled(*leaves)
+
+
+def run_compiler(graph: torch.fx.GraphModule, leaves: Sequence[Any], options: dict[str, Any]) -> Callable[..., Any]:
+    """Torch's compiler; tests put another one in its place."""
+    from torch._guards import TracingContext, tracing
+    from torch._inductor import compile_fx, config
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    # Without an environment of shapes, though all are numbers here, the compiler keeps nothing on disk.
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    with tracing(TracingContext(mode)):
+        if _is_functional(graph, leaves):
+            with config.patch(options):
+                return _compile_functional(graph, leaves, mode)
+        compiled: Any = compile_fx.compile_fx(graph, list(leaves), config_patches=options, ignore_shape_env=True)
+        return compiled
+
+
+def _is_functional(graph: torch.fx.GraphModule, leaves: Sequence[Any]) -> bool:
+    """Whether a graph takes tensors alone and changes none."""
+    calls = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    return all(isinstance(x, Tensor) for x in leaves) and not any(mutates(target) for target in calls)
+
+
+def _compile_functional(graph: torch.fx.GraphModule, leaves: Sequence[Any], mode: Any) -> Callable[..., Any]:
+    """A graph of operations that the compiler knows, none of them in place.
+
+    ``compile_fx`` would trace it twice more to find that out, a sixth of the compiler's time in Python, and its result
+    would look at every input before every call.
+    """
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+    from torch._inductor.virtualized import V
+
+    inputs = [mode.from_tensor(leaf.detach(), static_shapes=True) for leaf in leaves]
+    with V.set_fake_mode(mode), torch.no_grad():
+        graph = joint_graph_passes(graph)
+        output = next(reversed(graph.graph.nodes))
+        # Whose layouts are kept.
+        output.meta["user_visible_output_idxs"] = [*range(len(output.args[0]))]
+        code: Any = compile_fx_inner(graph, inputs, is_inference=True)
+
+    def run(*leaves: Any) -> Any:
+        with torch.no_grad():
+            return code([*leaves])
+
+    return run
 
 
 def compiler_failures() -> tuple[type[Exception], ...]:
@@ -125,9 +213,9 @@ def compiler_state() -> Any:
     """What compiled code depends on beside its graph: the compiler, its settings, and our changes of it."""
     if is_on():
         with contextlib.suppress(ImportError, AttributeError):
-            from torch._inductor import compile_fx, config
+            from torch._inductor import config
 
-            return compile_fx.compile_fx, config.get_hash(), _left_out
+            return run_compiler, config.get_hash(), _left_out
     return _left_out
 
 
@@ -223,7 +311,8 @@ def _rules_once() -> Iterator[None]:
     every operation of every kernel (torch 2.13). An eighth of the compiler's time in Python.
     """
     try:
-        from torch._inductor.dtype_propagation import DtypePropagationOpsHandler  # slow to import
+        from torch._inductor import lowering  # noqa: F401  # slow to import; of its operations the rules are made
+        from torch._inductor.dtype_propagation import DtypePropagationOpsHandler
     except ImportError:
         yield
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -296,30 +298,42 @@ def within_reach(
     :param manifold: the space.
     :param distribution: the posterior, of those in ``DISTRIBUTIONS``.
     """
-    dim = loc.shape[-1]
+    dim, far = loc.shape[-1], _far(loc)
     leaves = manifold.leaves(dim)
-    if all(isinstance(limit := leaf.reach(loc.dtype), float) and limit > _far(loc) for leaf, _ in leaves):
+    # Of a leaf without a limit all stays as it is.
+    limits = [leaf.reach(loc.dtype) for leaf, _ in leaves]
+    limited = [not (isinstance(limit, float) and limit > far) for limit in limits]
+    if not any(limited):
         return loc, scale
-    roots = [_root(leaf, scale) for leaf, _ in leaves]
-    reaches = [_reach(leaf, root) for (leaf, _), root in zip(leaves, roots, strict=True)]
     # The outer radius of a wrapped normal is at most (sqrt(d) + 3) s, and that of a Riemannian one
     # (d - 1) sqrt(c) s^2 + (sqrt(d - 1) + 3) s.
-    widest = []
-    for (_, n), root, reach in zip(leaves, roots, reaches, strict=True):
+    reaches, widest = [], []
+    for (leaf, n), limit, has_limit in zip(leaves, limits, limited, strict=True):
+        if not has_limit:
+            reaches.append(torch.full_like(scale[..., :1], far))
+            widest.append(reaches[-1])
+            continue
+        root = _root(leaf, scale)
+        reach = _reach(limit, root)
         n, square = (n, 0.0) if distribution is WrappedNormal else (n - 1, (n - 1) * root)
         linear = math.sqrt(n) + MASS_SCORE
+        reaches.append(reach)
         widest.append(2 * _WIDEST * reach / (linear + (linear**2 + 4 * square * _WIDEST * reach).sqrt()))
     batch = torch.broadcast_shapes(loc.shape[:-1], *[reach.shape[:-1] for reach in reaches])
-    each = torch.cat([w.expand(batch + (n,)) for w, (_, n) in zip(widest, leaves, strict=True)], -1)
-    most = each if scale.shape[-1] == dim else each.amin(-1, keepdim=True)
+    if scale.shape[-1] == dim:
+        most = torch.cat([w.expand(batch + (n,)) for w, (_, n) in zip(widest, leaves, strict=True)], -1)
+    else:
+        most = functools.reduce(torch.minimum, itertools.compress(widest, limited))
     scale = scale * _share(scale, _KEPT_SCALE * most, most)
     origin = manifold.origin(dim, loc.dtype, loc.device)
     radii = distribution(origin, scale, manifold, validate_args=False)._outer_radii()
     places = []
     split = loc.expand(batch + (dim,)).split([n for _, n in leaves], -1)
-    for place, reach, radius in zip(split, reaches, radii, strict=True):
-        inner = torch.maximum(radius.unsqueeze(-1), _MARGIN * reach)
-        places.append(place * _share(2 * safe_norm(place), _KEPT * reach - inner, _MOST * reach - inner))
+    for place, reach, radius, has_limit in zip(split, reaches, radii, limited, strict=True):
+        if has_limit:
+            inner = torch.maximum(radius.unsqueeze(-1), _MARGIN * reach)
+            place = place * _share(2 * safe_norm(place), _KEPT * reach - inner, _MOST * reach - inner)
+        places.append(place)
     return torch.cat(places, -1), scale
 
 
@@ -331,12 +345,13 @@ def _root(leaf: Manifold, like: Tensor) -> Tensor:
     return torch.where(c > 0, torch.where(c > 0, c, 1.0).sqrt(), 0.0)
 
 
-def _reach(leaf: Manifold, root: Tensor) -> Tensor:
-    """The reach of a leaf, ``(..., 1)``; half of it on a hyperboloid, where products of coordinates must not overflow.
+def _reach(limit: float | Tensor, root: Tensor) -> Tensor:
+    """The reach of a leaf with this limit, ``(..., 1)``.
 
+    Half of it on a hyperboloid, where products of coordinates must not overflow.
     Half also leaves room for the rare draw from beyond the mass, which is no point of a hyperboloid if it overflows.
     """
-    reach = torch.as_tensor(leaf.reach(root.dtype), device=root.device).to(root.dtype).unsqueeze(-1)
+    reach = torch.as_tensor(limit, device=root.device).to(root.dtype).unsqueeze(-1)
     half = math.log(torch.finfo(root.dtype).max) / 2
     return torch.minimum(reach, half / torch.where(root > 0, root, half / _far(root)))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -45,7 +46,14 @@ _SINHC = [1 / math.factorial(2 * k + 1) for k in range(12)]
 _COSHC = [1 / math.factorial(2 * k) for k in range(12)]
 # These two converge everywhere; below 0.5 their terms fall by 1/50 and more, as above.
 _ENTIRE_RADIUS = 0.5 / _SERIES_FRACTION
-_ASINHC_SLOPE = [(k + 1) * a for k, a in enumerate(_ASINHC[1:])]
+
+
+def _slopes(coefficients: list[float]) -> list[float]:
+    return [(k + 1) * a for k, a in enumerate(coefficients[1:])]
+
+
+_ASINHC_SLOPE = _slopes(_ASINHC)
+Function = Callable[[Tensor], Tensor]
 
 
 def tanhc(u: Tensor, sign: int = 1, most: float = 1.0) -> Tensor:
@@ -58,34 +66,52 @@ def tanhc(u: Tensor, sign: int = 1, most: float = 1.0) -> Tensor:
         tanh = torch.tanh(x)
         return (tanh if most == 1 else tanh.clamp(max=most)) / x
 
-    return _smooth(u, _TANHC, math.pi**2 / 4, above, lambda x: torch.tan(x) / x, sign)
+    def rise(u: Tensor, f: Tensor, sign: int) -> Tensor:
+        # Of the square of a tangent near its bound rounding is left.
+        return torch.threshold(1 - u * f * f, 1 - most * most + 4 * torch.finfo(u.dtype).eps, 0.0) - f
+
+    return _smooth(u, sign, _Smooth(_TANHC, math.pi**2 / 4, above, _tanc, rise))
+
+
+def _tanc(x: Tensor) -> Tensor:
+    return torch.tan(x) / x
 
 
 def asinhc(u: Tensor, sign: int = 1) -> Tensor:
     r""":math:`\operatorname{asinh}(\sqrt{u}) / \sqrt{u}`; 1 at 0, with the arc sine for :math:`-1 \le u < 0`."""
-    return _smooth(u, _ASINHC, 1.0, lambda x: torch.asinh(x) / x, lambda x: torch.asin(x) / x, sign)
+    return _smooth(u, sign, _ASINHC_PARTS)
 
 
 def sinhc(u: Tensor, sign: int = 1) -> Tensor:
     r""":math:`\sinh(\sqrt{u}) / \sqrt{u}`; 1 at 0, :math:`\sin(\sqrt{-u}) / \sqrt{-u}` below."""
-    return _smooth(u, _SINHC, _ENTIRE_RADIUS, lambda x: torch.sinh(x) / x, lambda x: torch.sin(x) / x, sign)
+    return _smooth(u, sign, _SINHC_PARTS)
 
 
 def cosh_sqrt(u: Tensor, sign: int = 1) -> Tensor:
     r""":math:`\cosh(\sqrt{u})`, smooth at 0, :math:`\cos(\sqrt{-u})` below."""
-    return _smooth(u, _COSHC, _ENTIRE_RADIUS, torch.cosh, torch.cos, sign)
+    return _smooth(u, sign, _COSHC_PARTS)
 
 
 def log_sinhc(u: Tensor, sign: int = 1) -> Tensor:
     r""":math:`\log(\sinh(\sqrt{u}) / \sqrt{u})`; 0 at 0, no overflow. Below, that of the absolute value of the sine."""
-    return _smooth(
-        u,
-        _LOG_SINHC,
-        math.pi**2,
-        lambda x: x + torch.log(-torch.expm1(-2 * x) / (2 * x)),
-        lambda x: torch.log((torch.sin(x) / x).abs()),
-        sign,
-    )
+    return _smooth(u, sign, _LOG_SINHC_PARTS)
+
+
+@dataclass(frozen=True)
+class _Smooth:
+    r"""A smooth function :math:`f(u)`.
+
+    :ivar coefficients: of its power series, with this ``radius`` of convergence.
+    :ivar above: the function for :math:`u > 0`, of :math:`\sqrt{u}`; ``below``, for :math:`u < 0`, of
+        :math:`\sqrt{-u}`.
+    :ivar rise: :math:`2uf'(u)`, from ``u``, :math:`f(u)` and the sign.
+    """
+
+    coefficients: list[float]
+    radius: float
+    above: Function
+    below: Function
+    rise: Callable[[Tensor, Tensor, int], Tensor]
 
 
 def scaled_asinh(t: Tensor, c: float | Tensor) -> Tensor:
@@ -216,24 +242,91 @@ def _slope_in_curvature(t: Tensor, c: Tensor, out: Tensor, slope: Tensor) -> Ten
     return torch.where(small, series, (t * slope - out) / torch.where(small, 1.0, 2 * c))
 
 
-Function = Callable[[Tensor], Tensor]
+def _smooth(u: Tensor, sign: int, parts: _Smooth) -> Tensor:
+    if torch.jit.is_tracing() or torch.compiler.is_compiling():
+        return _plain_smooth(u, sign, parts)
+    return _SmoothFunction.apply(u, sign, parts)
 
 
-def _smooth(u: Tensor, coefficients: list[float], radius: float, above: Function, below: Function, sign: int) -> Tensor:
-    r"""Power series for small ``u``, elsewhere ``above`` or ``below`` zero, functions of :math:`\sqrt{|u|}`.
+class _SmoothFunction(torch.autograd.Function):
+    """A smooth function without a series for its value, where that is as good, and with one for its derivative.
 
-    Each sees only arguments that it can take.
+    Torch's derivative of a series has twice as many operations, and there is that of the function beside it.
     """
-    border = _SERIES_FRACTION * radius
-    small = u < border if sign > 0 else u > -border if sign < 0 else u.abs() < border
-    out = _horner(coefficients, torch.where(small, u, 0.0))
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(u: Tensor, sign: int, parts: _Smooth) -> Tensor:
+        if parts.coefficients[0] == 0:
+            return _plain_smooth(u, sign, parts)  # what vanishes at 0 cancels there
+        least = torch.finfo(u.dtype).tiny
+        if sign > 0:
+            return parts.above(u.clamp(min=least).sqrt())
+        below = parts.below((-u).clamp(min=least).sqrt())
+        return below if sign < 0 else torch.where(u < 0, below, parts.above(u.clamp(min=least).sqrt()))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int, _Smooth], output: Tensor) -> None:
+        u, ctx.sign, ctx.parts = inputs
+        ctx.save_for_backward(u, output)
+        ctx.save_for_forward(u, output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        u, f = ctx.saved_tensors
+        return grads[0] * _slope(u, f, ctx.sign, ctx.parts), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        u, f = ctx.saved_tensors
+        return tangents[0] * _slope(u, f, ctx.sign, ctx.parts)
+
+
+def _slope(u: Tensor, f: Tensor, sign: int, parts: _Smooth) -> Tensor:
+    if parts is _COSHC_PARTS:
+        return sinhc(u, sign) / 2
+    small = _is_small(u, sign, parts)
+    series = _horner(_slopes(parts.coefficients), torch.where(small, u, 0.0))
+    return torch.where(small, series, parts.rise(u, f, sign) / (2 * u.masked_fill(small, 1.0)))
+
+
+def _is_small(u: Tensor, sign: int, parts: _Smooth) -> Tensor:
+    border = _SERIES_FRACTION * parts.radius
+    return u < border if sign > 0 else u > -border if sign < 0 else u.abs() < border
+
+
+def _plain_smooth(u: Tensor, sign: int, parts: _Smooth) -> Tensor:
+    """By operations that torch can differentiate; each part sees only arguments that it can take."""
+    border, small = _SERIES_FRACTION * parts.radius, _is_small(u, sign, parts)
+    out = _horner(parts.coefficients, torch.where(small, u, 0.0))
     if sign >= 0:
         other = small if sign > 0 else u < border
-        out = torch.where(other, out, above(u.masked_fill(other, 1.0).sqrt()))
+        out = torch.where(other, out, parts.above(u.masked_fill(other, 1.0).sqrt()))
     if sign <= 0:
         other = small if sign < 0 else u > -border
-        out = torch.where(other, out, below((-u).masked_fill(other, 1.0).sqrt()))
+        out = torch.where(other, out, parts.below((-u).masked_fill(other, 1.0).sqrt()))
     return out
+
+
+_ASINHC_PARTS = _Smooth(
+    _ASINHC, 1.0, lambda x: torch.asinh(x) / x, lambda x: torch.asin(x) / x, lambda u, f, sign: (1 + u).rsqrt() - f
+)
+_SINHC_PARTS = _Smooth(
+    _SINHC,
+    _ENTIRE_RADIUS,
+    lambda x: torch.sinh(x) / x,
+    lambda x: torch.sin(x) / x,
+    lambda u, f, sign: cosh_sqrt(u, sign) - f,
+)
+_COSHC_PARTS = _Smooth(_COSHC, _ENTIRE_RADIUS, torch.cosh, torch.cos, lambda u, f, sign: u * sinhc(u, sign))
+_LOG_SINHC_PARTS = _Smooth(
+    _LOG_SINHC,
+    math.pi**2,
+    lambda x: x + torch.log(-torch.expm1(-2 * x) / (2 * x)),
+    lambda x: torch.log((torch.sin(x) / x).abs()),
+    lambda u, f, sign: 1 / tanhc(u, sign) - 1,
+)
 
 
 def _horner(coefficients: list[float], u: Tensor) -> Tensor:

@@ -139,8 +139,8 @@ def test_smooth_is_continuous_at_the_seam(name):
 @pytest.mark.parametrize("check", [gradcheck, gradgradcheck])
 def test_smooth_gradcheck(name, check):
     seam = SMOOTH[name].seam
-    # Finite differences straddle no seam, the nearest argument is 1e-4 away from it; but they do straddle 0.
-    u = torch.tensor([0.0, 5e-4, seam - 1e-4, seam + 1e-4, 1.0, 30.0], dtype=torch.float64, requires_grad=True)
+    # Finite differences straddle no seam, the nearest argument is 1e-4 away from it, nor 0, where the domain ends.
+    u = torch.tensor([2e-5, 5e-4, seam - 1e-4, seam + 1e-4, 1.0, 30.0], dtype=torch.float64, requires_grad=True)
     assert check(SMOOTH[name].function, (u,), eps=1e-5, atol=1e-6)
 
 

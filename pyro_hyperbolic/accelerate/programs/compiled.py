@@ -27,8 +27,9 @@ from pyro_hyperbolic.accelerate.programs.warning import warn_user
 from pyro_hyperbolic.ops.nested import flatten, map_tensors, unflatten
 
 # Operations stay in the order of the trace, in which a likelihood and its derivative are near enough to each other to
-# become one kernel. The compiler's own order puts the densities of the latents between the two.
-_USUAL: dict[str, Any] = {"reorder_for_locality": False}
+# become one kernel. The compiler's own order puts the densities of the latents between the two. Its preparation of
+# parts of a graph for CUDA graphs of its own is left out.
+_USUAL: dict[str, Any] = {"reorder_for_locality": False, "graph_partition": False}
 # On a CPU a result of more than some operations is kept: the long chains of geometry would be written out again in
 # every loop that uses them, which takes minutes to compile where a curvature is drawn. Of the operations that read the
 # same tensor each is tried with the next few, to make one loop of the two: all of geometry reads the curvature.

@@ -11,7 +11,6 @@ import pytest
 import torch
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor, nn
-from torch._inductor import compile_fx
 from torch._inductor.runtime.benchmarking import benchmarker
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -29,8 +28,8 @@ pytestmark = pytest.mark.usefixtures("double")
 @pytest.fixture(autouse=True)
 def compiler(monkeypatch):
     """That of torch; in its place, what has been traced runs as it is."""
-    original = compile_fx.compile_fx
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graph)
+    original = private.run_compiler
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", lambda graph, *_, **__: graph)
     return original
 
 
@@ -100,7 +99,7 @@ def test_compiler_that_fails(x, compiler, monkeypatch):
         raise RuntimeError("PassManager::run failed")
 
     expected = losses(trainer(FastSVI, Net()), x)
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compiler)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", compiler)
     monkeypatch.setattr("torch._inductor.graph.GraphLowering.codegen", codegen)
     svi = trainer(FastSVI, Net(), compile=True)
     with (

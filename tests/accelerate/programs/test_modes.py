@@ -88,7 +88,9 @@ def test_capture_that_fails_leaves_no_trace() -> None:
 def test_traced_steps_hold_no_number_of_the_host(signature: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CUDA graph cannot capture the copy of a constant from the host to the device."""
     graphs: list[Any] = []
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graphs.append(graph) or graph)
+    monkeypatch.setattr(
+        "pyro_hyperbolic.accelerate.private.run_compiler", lambda graph, *_, **__: graphs.append(graph) or graph
+    )
     vae = ManifoldVAE(signature, 2, 3, hidden_dim=4, likelihood="normal")
     svi = FastSVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 1e-3}), Trace_ELBO(), compile=True)
     for _ in range(2):

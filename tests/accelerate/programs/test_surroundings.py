@@ -156,7 +156,7 @@ def x() -> Tensor:
 @pytest.fixture
 def uncompiled(monkeypatch):
     """Traced, but not compiled: all that is held by a trace is held by compiled code."""
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: graph)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", lambda graph, *_, **__: graph)
 
 
 def trainer(net: Net, **options: Any) -> FastSVI:
@@ -252,7 +252,9 @@ def test_what_a_transform_remembers_makes_no_new_key():
 def test_what_programs_write_makes_no_new_step(write, x, uncompiled, monkeypatch):
     """They keep it to be looked at: a loss, the plates of an automatic guide."""
     made: list[Any] = []
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: made.append(1) or graph)
+    monkeypatch.setattr(
+        "pyro_hyperbolic.accelerate.private.run_compiler", lambda graph, *_, **__: made.append(1) or graph
+    )
     kept: list[Any] = []
 
     class Writing(Net):

@@ -187,7 +187,7 @@ DIMS = {"z": 2, "k": 2, "p": 5}
 
 def test_a_file_holds_everything(tmp_path):
     spaces = {name: make(good(1).exp()[:, :20]) for name, make in SPACES.items()}
-    draws = {n: s.from_normal_coords(None, 0.3 * good(4, DIMS[n])[:, :20]) for n, s in spaces.items()}
+    draws = {n: s.from_normal_coords(None, 0.25 * good(4, DIMS[n])[:, :20]) for n, s in spaces.items()}
     result = posterior(
         draws | {"n": torch.arange(80).reshape(4, 20)},
         manifolds=spaces,
