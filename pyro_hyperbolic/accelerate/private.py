@@ -11,6 +11,7 @@ left out by :func:`left_out`, by which ``benchmarks/changes.py`` measures what i
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import logging
@@ -65,7 +66,7 @@ def is_made(name: str) -> bool:
 
 
 def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> torch.fx.GraphModule:
-    """The operations of a function of tensors, those alone that the compiler knows.
+    """The operations of a function of tensors; on a CPU those alone that the compiler knows.
 
     With tensors that have no values nothing is computed, but those that the function holds itself must be allowed by
     a private option. Else it is run on the tensors themselves.
@@ -73,8 +74,9 @@ def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> torch.fx.Graph
     from torch.fx.experimental.proxy_tensor import make_fx  # half a second, which only those who compile should pay
 
     if is_on() and "_allow_non_fake_inputs" in inspect.signature(make_fx).parameters:
-        _start_early(any(isinstance(x, Tensor) and x.is_cuda for x in leaves))
-        rules = _decompositions()
+        is_cuda = any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
+        _start_early(is_cuda)
+        rules = None if is_cuda else _decompositions()
         return make_fx(function, rules, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         return make_fx(function)(*leaves)
@@ -158,36 +160,42 @@ def run_compiler(graph: torch.fx.GraphModule, leaves: Sequence[Any], options: di
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    # Without an environment of shapes, though all are numbers here, the compiler keeps nothing on disk.
-    mode = FakeTensorMode(shape_env=ShapeEnv())
-    with tracing(TracingContext(mode)):
-        if _is_functional(graph, leaves):
+    if _is_short(graph, leaves):
+        try:
             with config.patch(options):
-                return _compile_functional(graph, leaves, mode)
+                return _compile_at_once(copy.deepcopy(graph), leaves)
+        except Exception as error:  # of another version of torch, perhaps; what is wrong with the graph comes again
+            logging.getLogger(__name__).debug("the short way through the compiler failed: %s", error)
+    # Without an environment of shapes, though all are numbers here, the compiler keeps nothing on disk.
+    with tracing(TracingContext(FakeTensorMode(shape_env=ShapeEnv()))):
         compiled: Any = compile_fx.compile_fx(graph, list(leaves), config_patches=options, ignore_shape_env=True)
         return compiled
 
 
-def _is_functional(graph: torch.fx.GraphModule, leaves: Sequence[Any]) -> bool:
-    """Whether a graph takes tensors alone and changes none."""
+def _is_short(graph: torch.fx.GraphModule, leaves: Sequence[Any]) -> bool:
+    """Whether a graph takes tensors of the CPU alone and changes none."""
     calls = [node.target for node in graph.graph.nodes if node.op == "call_function"]
-    return all(isinstance(x, Tensor) for x in leaves) and not any(mutates(target) for target in calls)
+    is_plain = all(isinstance(x, Tensor) and x.device.type == "cpu" for x in leaves)
+    return is_plain and not any(mutates(target) for target in calls)
 
 
-def _compile_functional(graph: torch.fx.GraphModule, leaves: Sequence[Any], mode: Any) -> Callable[..., Any]:
+def _compile_at_once(graph: torch.fx.GraphModule, leaves: Sequence[Any]) -> Callable[..., Any]:
     """A graph of operations that the compiler knows, none of them in place.
 
     ``compile_fx`` would trace it twice more to find that out, a sixth of the compiler's time in Python, and its result
     would look at every input before every call.
     """
+    from torch._guards import TracingContext, detect_fake_mode, tracing
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch._inductor.virtualized import V
 
+    # Passes that change the graph compute with what the trace has noted, and those of two modes do not mix.
+    mode = detect_fake_mode([node.meta.get("val") for node in graph.graph.nodes])
     inputs = [mode.from_tensor(leaf.detach(), static_shapes=True) for leaf in leaves]
-    with V.set_fake_mode(mode), torch.no_grad():
+    with tracing(TracingContext(mode)), V.set_fake_mode(mode), torch.no_grad():
         graph = joint_graph_passes(graph)
-        output = next(reversed(graph.graph.nodes))
+        output = graph.graph.output_node()
         # Whose layouts are kept.
         output.meta["user_visible_output_idxs"] = [*range(len(output.args[0]))]
         code: Any = compile_fx_inner(graph, inputs, is_inference=True)
