@@ -16,7 +16,6 @@ FLAT, *OTHERS = MODELS
 """The plane without effects of nodes, and the models that are compared with it."""
 TITLES = {
     "florentine": "Florentine families",
-    "davis": "Davis' women",
     "karate": "karate club",
     "les_miserables": "Les Misérables",
     "phylogenetic": "phylogenetic tree",
@@ -142,10 +141,14 @@ def missing(results: Results, data: str, task: str) -> str:
     wanted = results.experiment.seeds
     if (task == EVIDENCE and data not in SAMPLED) or min(counts.values()) == wanted:
         return ""
-    told = {name: f"{n} of {wanted} of {name}" if 0 < n < wanted else name for name, n in counts.items()}
-    begun = [text for name, text in told.items() if counts[name]]
-    if not begun:
-        return "all"
+    if len(set(counts.values())) == 1:
+        count = wanted - counts["e2"]
+        return "all" if count == wanted else f"{count} of {wanted} of each model"
+    begun = {name: count for name, count in counts.items() if count}
     if 2 * len(begun) <= len(MODELS):
-        return f"all but {listed(begun)}"
-    return listed([text for name, text in told.items() if counts[name] < wanted])
+        return f"all but {listed([_part(name, count, wanted) for name, count in begun.items()])}"
+    return listed([_part(name, wanted - count, wanted) for name, count in counts.items() if count < wanted])
+
+
+def _part(name: str, count: int, wanted: int) -> str:
+    return name if count == wanted else f"{count} of {wanted} of {name}"

@@ -191,11 +191,11 @@ def _compile_at_once(graph: torch.fx.GraphModule, leaves: Sequence[Any]) -> Call
     from torch._inductor.virtualized import V
 
     # Passes that change the graph compute with what the trace has noted, and those of two modes do not mix.
-    mode = detect_fake_mode([node.meta.get("val") for node in graph.graph.nodes])
+    mode: Any = detect_fake_mode([node.meta.get("val") for node in graph.graph.nodes])
     inputs = [mode.from_tensor(leaf.detach(), static_shapes=True) for leaf in leaves]
     with tracing(TracingContext(mode)), V.set_fake_mode(mode), torch.no_grad():
         graph = joint_graph_passes(graph)
-        output = graph.graph.output_node()
+        output: Any = graph.graph.output_node()
         # Whose layouts are kept.
         output.meta["user_visible_output_idxs"] = [*range(len(output.args[0]))]
         code: Any = compile_fx_inner(graph, inputs, is_inference=True)
