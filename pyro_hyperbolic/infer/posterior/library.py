@@ -52,8 +52,9 @@ class Library:
     def learn(self) -> None:
         """Choose the weights.
 
-        Each set of points has its share, the largest one if it is accepted in few of its tries, but in some. The
-        mirrors of a set have theirs by how often they were accepted.
+        Each set has its share by the number of its points, since more points find another place more rarely, and the
+        largest one if it is accepted in few of its tries, but in some. The mirrors of a set have theirs by how often
+        they were accepted.
         """
         if not len(self.weights):
             return
@@ -64,7 +65,8 @@ class Library:
         sets, own = self.moves.flatten(1).unique(dim=0, return_inverse=True)
         total = share.new_zeros(len(sets)).index_add(0, own, share)
         best = share.new_zeros(len(sets)).scatter_reduce(0, own, share, "amax")
-        self.weights = (best / (best + _RARE).square())[own] * share / total[own]
+        points = self.moves.any(1).sum(-1)
+        self.weights = points * (best / (best + _RARE).square())[own] * share / total[own]
         self.known = len(self.weights)
 
     def state(self) -> list[Any]:
