@@ -12,8 +12,8 @@ All lead back with the same probability, so they are proposals of a Metropolis s
 * a point and one of the nearest to it *exchange* their places;
 * all points are *shifted* by an isometry.
 
-Few of all mirrors lead to another arrangement of many points. Those that have done so in the warm-up are half of what is
-tried from then on (:mod:`.library`), whatever the state, so that the way back is tried as often.
+Few of all mirrors lead to another arrangement of many points. Those that have done so in the warm-up are half of what
+is tried from then on (:mod:`.library`), whatever the state, so that the way back is tried as often.
 
 In a space of the curvature ``k`` a point is :math:`X = (X_0, X_1, \ldots, X_d)` with
 :math:`X_0^2 + k (X_1^2 + \cdots + X_d^2) = 1`, a hyperplane is :math:`\{a \cdot X = 0\}` and the mirror image
