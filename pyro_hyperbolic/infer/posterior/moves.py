@@ -132,10 +132,10 @@ class Points:
         share = (self._taken + mean) / (self._tried + 1)
         self.weights = _NEW * self._sets.weights + (1 - _NEW) * share / share.sum().clamp(min=1e-30)
         for move, shares in self._shares.items():
-            if shares:
+            if shares and move != "shift":  # it has widths of all scales: the small ones are accepted, and go nowhere
                 accepted = torch.stack(shares).mean().item()
                 self.moves[move] = math.ceil(min(MOVES[move], 1 / max(accepted, 1e-9)))
-                shares.clear()
+            shares.clear()
         self.known.clear()
 
     def state(self) -> list[Any]:

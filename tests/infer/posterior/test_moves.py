@@ -159,10 +159,11 @@ def test_sets_that_move_are_chosen_more_often():
     for _ in range(50):
         tries = points.tries(COUNT, 1, "mirror")
         points.note("mirror", tries, (tries.sets == 3).squeeze(1), always)
+        points.note("exchange", points.tries(COUNT, 1, "exchange"), always, always)
         points.note("shift", points.tries(COUNT, 1, "shift"), always, always)
     points.learn(vectors)
     # What is always accepted is tried once, what hardly is as often as before, and of the others nothing is known.
-    assert points.moves == MOVES | {"shift": 1}
+    assert points.moves == MOVES | {"exchange": 1}
     assert points.weights[3] > 5 * before[3]
     assert points.weights.sum() == pytest.approx(1.0)
     assert (points.weights > 0).all()
