@@ -46,8 +46,8 @@ def cells(results: Results) -> tuple[str, Figure]:
     notes = (
         "\nMean and 95% interval over runs. Each run has its own split (and its own simulated lineage), which all"
         " models share. Differences are between models on the same cells. A smaller negative IWAE is better. Mixing is"
-        " best at 1, coverage at 0.9; exact regions are those of draws from the posterior itself, by resampling from the"
-        f" encoder. The column c = {NEARLY_FLAT:g} is the hyperbolic model with next to no"
+        " best at 1, coverage at 0.9; exact regions are those of draws from the posterior itself, by resampling from"
+        f" the encoder. The column c = {NEARLY_FLAT:g} is the hyperbolic model with next to no"
         " curvature. The picture shows the differences.\n"
     )
     return _finding(results) + table(head, rows) + notes, _draw(results)
