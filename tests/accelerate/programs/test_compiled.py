@@ -111,6 +111,19 @@ def test_compiler_that_fails(x, compiler, monkeypatch):
     same(actual, expected, 1e-9)
 
 
+def test_what_the_short_way_fails_on_goes_the_long_one(x, compiler, monkeypatch):
+    def short(graph: Any, leaves: Any) -> Any:
+        raise AssertionError("Mixing fake modes NYI")
+
+    taken: list[int] = []
+    expected = losses(trainer(FastSVI, Net()), x)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", compiler)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.private._compile_at_once", short)
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: taken.append(1) or graph)
+    same(losses(trainer(FastSVI, Net(), compile=True), x), expected, 1e-9)
+    assert taken
+
+
 def test_program_that_is_too_long(x, monkeypatch):
     expected = losses(trainer(FastSVI, Net()), x)
     monkeypatch.setattr("pyro_hyperbolic.accelerate.programs.compiled._MOST_CALLS", 5)
