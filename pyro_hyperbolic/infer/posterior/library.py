@@ -74,6 +74,7 @@ class Library:
         return [self.moves, self.spans, self.weights]
 
     def load(self, state: list[Any]) -> None:
+        """Choose as another one; what was tried is not known any more, and nothing is to be learned after that."""
         self.moves, self.spans, self.weights = state
         self._tried, self._taken = torch.ones_like(self.weights), torch.ones_like(self.weights)
         self.known = len(self.weights)
