@@ -66,7 +66,7 @@ def is_made(name: str) -> bool:
 
 
 def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> torch.fx.GraphModule:
-    """The operations of a function of tensors; on a CPU those alone that the compiler knows.
+    """The operations of a function of tensors, those alone that the compiler knows.
 
     With tensors that have no values nothing is computed, but those that the function holds itself must be allowed by
     a private option. Else it is run on the tensors themselves.
@@ -74,10 +74,8 @@ def trace(function: Callable[..., Any], leaves: Sequence[Any]) -> torch.fx.Graph
     from torch.fx.experimental.proxy_tensor import make_fx  # half a second, which only those who compile should pay
 
     if is_on() and "_allow_non_fake_inputs" in inspect.signature(make_fx).parameters:
-        is_cuda = any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
-        _start_early(is_cuda)
-        rules = None if is_cuda else _decompositions()
-        return make_fx(function, rules, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+        _start_early(any(isinstance(x, Tensor) and x.is_cuda for x in leaves))
+        return make_fx(function, _decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         return make_fx(function)(*leaves)
 
@@ -161,8 +159,9 @@ def run_compiler(graph: torch.fx.GraphModule, leaves: Sequence[Any], options: di
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     if _is_short(graph, leaves):
+        devices = {x.device.index for x in leaves if x.is_cuda}
         try:
-            with config.patch(options):
+            with config.patch(options), torch.random.fork_rng(devices):  # it times products of random numbers on CUDA
                 return _compile_at_once(copy.deepcopy(graph), leaves)
         except Exception as error:  # of another version of torch, perhaps; what is wrong with the graph comes again
             logging.getLogger(__name__).debug("the short way through the compiler failed: %s", error)
@@ -173,10 +172,9 @@ def run_compiler(graph: torch.fx.GraphModule, leaves: Sequence[Any], options: di
 
 
 def _is_short(graph: torch.fx.GraphModule, leaves: Sequence[Any]) -> bool:
-    """Whether a graph takes tensors of the CPU alone and changes none."""
+    """Whether a graph takes tensors alone and changes none."""
     calls = [node.target for node in graph.graph.nodes if node.op == "call_function"]
-    is_plain = all(isinstance(x, Tensor) and x.device.type == "cpu" for x in leaves)
-    return is_plain and not any(mutates(target) for target in calls)
+    return all(isinstance(x, Tensor) for x in leaves) and not any(mutates(target) for target in calls)
 
 
 def _compile_at_once(graph: torch.fx.GraphModule, leaves: Sequence[Any]) -> Callable[..., Any]:
