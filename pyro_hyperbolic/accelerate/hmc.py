@@ -17,7 +17,7 @@ _TARGET = 0.8  # mean acceptance
 _LARGEST_ERROR = 1000.0  # of the energy, beyond which a trajectory counts as diverged, as in Stan
 _MOST_STEPS = 512
 _SMALL = 0.3  # the share of trajectories with smaller steps
-_LONGEST = 8.0  # of trajectories, in quarters of a period
+_SHORTEST, _LONGEST = 0.5, 8.0  # of trajectories, in quarters of a period
 
 
 @dataclass
@@ -156,19 +156,17 @@ class StepSize:
         self.size = _exp(log)
 
 
-def drawn(size: float, shortest: float) -> tuple[float, int]:
+def drawn(size: float) -> tuple[float, int]:
     """The step size and the number of steps of the next trajectory.
 
     Now and then the steps are much smaller, for chains in a place where the usual ones are too large. Lengths are drawn
-    from the shortest one to eight quarters of a period, all scales alike: along directions that are longer than the
+    from half a quarter to eight quarters of a period, all scales alike: along directions that are longer than the
     metric knows only long trajectories get anywhere, and the energy changes by no more than one momentum in each,
     however long it is.
-
-    :param shortest: in quarters of a period.
     """
     few, share, least = torch.rand(3).tolist()
     own = size * least**0.5 if few < _SMALL else size
-    length = math.pi / 2 * shortest * (_LONGEST / shortest) ** share
+    length = math.pi / 2 * _SHORTEST * (_LONGEST / _SHORTEST) ** share
     return own, max(1, min(_MOST_STEPS, round(length / size)))
 
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate.hmc import Gradients, State
+from pyro_hyperbolic.accelerate.programs.compiled import compile_function
 from pyro_hyperbolic.accelerate.trainers.graphs import Captured
 from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Manifold
 from pyro_hyperbolic.infer.posterior.library import Library
@@ -54,6 +56,7 @@ _AGAIN = 0.5  # the share of tries that have led far before, as soon as there ar
 # How far that is: the mean square of what the numbers of points change by, in those of their widths where the others
 # stay. Trajectories and small turns of many points go to about ten.
 _FAR = 60.0
+_OFTEN = 2000  # calls after which a function is compiled: they take about as long as the compiler
 
 
 @dataclass
@@ -102,7 +105,7 @@ class Points:
         self._shares: dict[str, list[Tensor]] = {name: [] for name in self.moves}
         self.libraries = {name: Library(_MIRRORS[name], self.columns) for name in self.moves if name in _MIRRORS}
         self.precision, self._knows_widths = torch.zeros_like(self.distances[0]), False
-        self.known: dict[str, Captured] = {}  # the moves as functions
+        self.known: dict[Any, Any] = {}  # the moves as functions
 
     def note(self, move: str, tries: Tries, accepted: Tensor, far: Tensor) -> None:
         """Remember which tries ``(T, P)`` of a move were accepted, of those that lead farther than a trajectory."""
@@ -136,7 +139,6 @@ class Points:
                 accepted = torch.stack(shares).mean().item()
                 self.moves[move] = math.ceil(min(MOVES[move], 1 / max(accepted, 1e-9)))
             shares.clear()
-        self.known.clear()
 
     def state(self) -> list[Any]:
         """What was learned."""
@@ -379,19 +381,27 @@ def _image(x: Tensor, spans: Tensor, k: Tensor) -> Tensor:
 
 
 def _orthogonal(rows: Tensor) -> Tensor:
-    """A vector orthogonal to ``d`` vectors ``(P, d, 1 + d)``, by Gram and Schmidt: what they leave of a random one.
+    """A vector orthogonal to ``d`` vectors ``(P, d, 1 + d)``: what these leave of the axis of which they leave most.
 
-    Decompositions of matrices cannot be captured.
+    By Gram and Schmidt: decompositions of matrices cannot be captured.
     """
     axes: list[Tensor] = []
-    for row in (*rows.unbind(1), torch.randn_like(rows[:, 0])):
+    for row in rows.unbind(1):
         for _ in range(2):  # the second time for the digits
             if axes:
-                found = torch.stack(axes, 1)
-                row = row - ((found @ row.unsqueeze(-1)).mT @ found).squeeze(1)
+                row = _left(row, torch.stack(axes, 1))
             row = row / (row.square().sum(-1, keepdim=True) + torch.finfo(row.dtype).tiny).sqrt()
         axes.append(row)
-    return axes[-1]
+    known = torch.stack(axes, 1)
+    most = known.square().sum(1).argmin(-1, keepdim=True)
+    axis = (most == torch.arange(rows.shape[-1], device=rows.device)).to(rows.dtype)
+    row = _left(_left(axis, known), known)
+    return row / (row.square().sum(-1, keepdim=True) + torch.finfo(row.dtype).tiny).sqrt()
+
+
+def _left(row: Tensor, axes: Tensor) -> Tensor:
+    """What axes ``(P, m, n)`` leave of rows ``(P, n)``."""
+    return row - ((axes @ row.unsqueeze(-1)).mT @ axes).squeeze(1)
 
 
 def _exchanged(v: Tensor) -> Tensor:
@@ -404,6 +414,20 @@ def _exchanged(v: Tensor) -> Tensor:
     other = nearest.gather(1, torch.randint(nearest.shape[1], (count, 1), device=v.device))
     source = torch.where(at == one, other, torch.where(at == other, one, at))
     return v.take_along_dim(source.unsqueeze(-1), 1)
+
+
+class _Often:
+    """A function of tensors that is compiled on a CPU as soon as it was called so often that this pays."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function, self._calls = function, 0
+
+    def __call__(self, *args: Tensor) -> Any:
+        args = tuple(arg.contiguous() for arg in args)
+        self._calls += 1
+        if self._calls == _OFTEN and not args[0].is_cuda:
+            self._function = compile_function(self._function, *args).fixed(*args)
+        return self._function(*args)
 
 
 def jumps(
@@ -440,21 +464,29 @@ def jump(
     """
     k, sign = curvature(space, state.x)
 
+    def proposal(x: Tensor, v: Tensor, k: Tensor, at: Any, log_det: Any, some: Tensor, through: Tensor) -> Any:
+        here = Places(v, k, sign, at, log_det)
+        there, gain = points.propose(here, move, some, through)
+        return points.put(x, there), (there.v, there.x, there.log_det), gain, points.is_far(here, there, some)
+
+    is_fixed = move in _MIRRORS and sign is not None  # others draw random numbers
+    propose = points.known.setdefault(("proposal", move), _Often(proposal)) if is_fixed else proposal
+
     def steps(x: Tensor, energy: Tensor, gradient: Tensor, k: Tensor, moves: Tensor, spans: Tensor) -> Any:
         state, here = State(x, energy, gradient), Places.of(x[:, points.columns], k, sign)
         taken, far = [], []
         for some, through in zip(moves, spans, strict=True):
-            there, gain = points.propose(here, move, some, through)
-            other = State.at(gradients, points.put(state.x, there))
+            y, (v, at, log_det), gain, is_far = propose(state.x, here.v, k, here.x, here.log_det, some, through)
+            there, other = Places(v, k, sign, at, log_det), State.at(gradients, y)
             log_ratio = (state.energy - other.energy + gain).nan_to_num(-torch.inf)
             accepted = (torch.rand_like(log_ratio).log() < log_ratio) & other.gradient.isfinite().all(-1)
             taken.append(accepted)
-            far.append(points.is_far(here, there, some))
+            far.append(is_far)
             state, here = state.taken(other, accepted), here.taken(there, accepted)
         return state.x, state.energy, state.gradient, torch.stack(taken), torch.stack(far)
 
     tries = points.tries(len(state.x), points.moves[move], move)
-    run = points.known.setdefault(move, Captured(steps))
+    run = points.known.setdefault((move, points.moves[move]), Captured(steps))
     *parts, taken, far = run(state.x, state.energy, state.gradient, k.contiguous(), tries.moves, tries.spans)
     if learn:
         points.note(move, tries, taken, far)

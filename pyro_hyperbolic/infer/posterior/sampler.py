@@ -27,8 +27,6 @@ from pyro_hyperbolic.infer.posterior.target import Target
 from pyro_hyperbolic.ops.checks import checked_integer
 
 _WINDOWS = 0.15, 0.35, 0.6  # shares of the warm-up after which the metric is learned
-_SHORTEST = 0.5  # of trajectories, in quarters of a period
-_SHORTEST_OF_POINTS = 2.0  # the same where moves of points come between them, which take as long as many steps
 _FIRST_STEPS = 32  # of a trajectory in the first window, in which the step size may be far too small
 _RARE = 0.001  # share of moves of points below which they are left out
 _STUCK = 0.05  # mean acceptance in the first window below which a chain begins anew where another one is
@@ -164,10 +162,6 @@ class Chains:
         self.sweeps: list[Sweep] = []
         self.steps = 0
 
-    @property
-    def _shortest(self) -> float:
-        return _SHORTEST_OF_POINTS if self.points and self.jumps else _SHORTEST
-
     def begin(self, start: Start) -> None:
         """Take the places of a start."""
         self.metric, self.best = Metric(start.root), start.best
@@ -181,7 +175,7 @@ class Chains:
         windows = [max(1, int(share * count)) for share in _WINDOWS]
         seen: list[State] = []
         for number in self._bar(range(count), "warm-up"):
-            own, steps = drawn(size.size, self._shortest)
+            own, steps = drawn(size.size)
             if number < windows[0]:
                 steps = min(steps, _FIRST_STEPS)
             taken = self._jump(learn=True)
@@ -207,7 +201,7 @@ class Chains:
         """Go on until there are so many draws."""
         written = time.perf_counter()
         for _ in self._bar(range(len(self.draws), count), "sampling"):
-            own, steps = drawn(self.size, self._shortest)
+            own, steps = drawn(self.size)
             self._jump(learn=False)
             self.sweeps.append(self._move(own, steps))
             self.draws.append(self.state.x)

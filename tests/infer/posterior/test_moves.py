@@ -9,6 +9,7 @@ import torch
 
 from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere, Stereographic
 from pyro_hyperbolic.accelerate.hmc import State, geometric_mean
+from pyro_hyperbolic.infer.posterior import moves
 from pyro_hyperbolic.infer.posterior.gauge import KAPPA, blocks
 from pyro_hyperbolic.infer.posterior.moves import MOVES, Points, jump
 from pyro_hyperbolic.infer.posterior.sets import Sets
@@ -117,8 +118,10 @@ def test_sets_are_balls_and_branches():
     assert sets.order[branch, 1] == 2
 
 
-def test_jumps_have_the_density():
-    """Draws of a distribution that jump are still draws of it."""
+@pytest.mark.parametrize("often", [math.inf, pytest.param(10, marks=pytest.mark.slow)])
+def test_jumps_have_the_density(often, monkeypatch):
+    """Draws of a distribution that jump are still draws of it, also where proposals are compiled."""
+    monkeypatch.setattr(moves, "_OFTEN", often)
     torch.manual_seed(0)
     columns = torch.arange(8).reshape(4, 2)
     star = torch.full((4, 4), 2.0) - (torch.arange(4) == 1).double() - (torch.arange(4) == 1).double().unsqueeze(-1)
