@@ -178,6 +178,7 @@ def theirs(posterior: Any, warmup: int, samples: int, seeds: Sequence[int], chai
 
 
 def _their_chain(posterior: Any, warmup: int, samples: int, seed: int, chains: int) -> tuple[float, int, Tensor]:
+    """Seconds and leapfrog steps after the warm-up, and the statistics of each chain."""
     import jax
     import numpyro.infer
 
@@ -247,7 +248,8 @@ def walks(name: str, warmup: int, samples: int, repeats: int) -> dict[str, list[
 def many(name: str, warmup: int, samples: int, device: str) -> dict[str, Walk]:
     """Chains of ``sample_posterior`` and of NumPyro."""
     posterior = POSTERIORS[name]()
+    seeds, chains = (range(1), 64) if device == "cuda" else (range(4), 1)
     return {
         "wrapped": arrived(posterior, warmup, samples, 0, device),
-        "numpyro": theirs(posterior, warmup, samples, *(([0], 64) if device == "cuda" else (range(4), 1))),
+        "numpyro": theirs(posterior, warmup, samples, seeds, chains),
     }

@@ -192,6 +192,25 @@ class Uncompiled:
         return self.__call__
 
 
+class CompiledLater:
+    """A function of tensors of fixed shapes that is compiled on a CPU once it was called often, when that pays.
+
+    Tensors that it uses beside its arguments may change in place.
+
+    :param calls: after how many.
+    """
+
+    def __init__(self, function: Callable[..., Any], calls: float) -> None:
+        self._function, self._left = function, calls
+
+    def __call__(self, *args: Tensor) -> Any:
+        args = tuple(arg.contiguous() for arg in args)
+        self._left -= 1
+        if self._left == 0 and not args[0].is_cuda:
+            self._function = compile_function(self._function, *args).fixed(*args)
+        return self._function(*args)
+
+
 def _forms(leaves: tuple[Any, ...]) -> tuple[Any, ...]:
     """What torch.compile would look at before every call, as far as code of this kind depends on it."""
     settings = _precision(), torch.are_deterministic_algorithms_enabled()

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +39,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate.hmc import Gradients, State
-from pyro_hyperbolic.accelerate.programs.compiled import compile_function
+from pyro_hyperbolic.accelerate.programs.compiled import CompiledLater
 from pyro_hyperbolic.accelerate.trainers.graphs import Captured
 from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Manifold
 from pyro_hyperbolic.infer.posterior.library import Library
@@ -56,7 +55,7 @@ _AGAIN = 0.5  # the share of tries that have led far before, as soon as there ar
 # How far that is: the mean square of what the numbers of points change by, in those of their widths where the others
 # stay. Trajectories and small turns of many points go to about ten.
 _FAR = 60.0
-_OFTEN = 2000  # calls after which a function is compiled: they take about as long as the compiler
+_OFTEN = 2000  # tries of a kind after which its proposals are compiled on a CPU: short runs do without
 
 
 @dataclass
@@ -416,20 +415,6 @@ def _exchanged(v: Tensor) -> Tensor:
     return v.take_along_dim(source.unsqueeze(-1), 1)
 
 
-class _Often:
-    """A function of tensors that is compiled on a CPU as soon as it was called so often that this pays."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function, self._calls = function, 0
-
-    def __call__(self, *args: Tensor) -> Any:
-        args = tuple(arg.contiguous() for arg in args)
-        self._calls += 1
-        if self._calls == _OFTEN and not args[0].is_cuda:
-            self._function = compile_function(self._function, *args).fixed(*args)
-        return self._function(*args)
-
-
 def jumps(
     gradients: Gradients,
     state: State,
@@ -470,7 +455,7 @@ def jump(
         return points.put(x, there), (there.v, there.x, there.log_det), gain, points.is_far(here, there, some)
 
     is_fixed = move in _MIRRORS and sign is not None  # others draw random numbers
-    propose = points.known.setdefault(("proposal", move), _Often(proposal)) if is_fixed else proposal
+    propose = points.known.setdefault(("proposal", move), CompiledLater(proposal, _OFTEN)) if is_fixed else proposal
 
     def steps(x: Tensor, energy: Tensor, gradient: Tensor, k: Tensor, moves: Tensor, spans: Tensor) -> Any:
         state, here = State(x, energy, gradient), Places.of(x[:, points.columns], k, sign)

@@ -16,7 +16,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_hyperbolic.accelerate import private
-from pyro_hyperbolic.accelerate.programs.compiled import compile_function
+from pyro_hyperbolic.accelerate.programs.compiled import CompiledLater, compile_function
 from pyro_hyperbolic.accelerate.programs.rewrites import compute_once, write_out_of_place, write_out_products
 from pyro_hyperbolic.infer import FastSVI
 from tests.accelerate.nets import STEPS, Net, adam, losses, trainer
@@ -122,6 +122,22 @@ def test_what_the_short_way_fails_on_goes_the_long_one(x, compiler, monkeypatch)
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: taken.append(1) or graph)
     same(losses(trainer(FastSVI, Net(), compile=True), x), expected, 1e-9)
     assert taken
+
+
+def test_function_that_is_compiled_later():
+    """Its Python does not run any more, and what it uses beside its arguments may have changed."""
+    calls, scale = [], torch.ones(3)
+
+    def function(x: Tensor) -> Tensor:
+        calls.append(x)
+        return scale * x
+
+    later = CompiledLater(function, 3)
+    columns = torch.arange(6.0).reshape(2, 3)
+    for number in range(5):
+        scale.fill_(number)
+        assert torch.equal(later(columns.mT.contiguous().mT), number * columns)  # of any layout
+    assert len(calls) == 3
 
 
 def test_program_that_is_too_long(x, monkeypatch):
