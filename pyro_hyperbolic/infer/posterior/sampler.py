@@ -20,7 +20,8 @@ from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, Sweep, drawn
 from pyro_hyperbolic.accelerate.programs.functional import check_program
 from pyro_hyperbolic.infer.posterior.energy import Program
 from pyro_hyperbolic.infer.posterior.fits import descend
-from pyro_hyperbolic.infer.posterior.moves import Points, jumps
+from pyro_hyperbolic.infer.posterior.jumps import Jumps
+from pyro_hyperbolic.infer.posterior.moves import Points
 from pyro_hyperbolic.infer.posterior.result import Posterior
 from pyro_hyperbolic.infer.posterior.start import Start, find_start, modes
 from pyro_hyperbolic.infer.posterior.target import Target
@@ -188,12 +189,14 @@ class Chains:
                 stuck = accepted / (number + 1) < _STUCK
                 self._restart(stuck | _worse(torch.stack([s.energy for s in seen])) if self.points else stuck)
                 self.metric = self.metric.learned(torch.cat([s.x for s in seen]), torch.cat([s.gradient for s in seen]))
-                self._learn_moves(seen)
+                for points in self.points:
+                    points.learn()
                 if self.target.loosen(torch.cat([s.x for s in seen])):
                     self.state = State.at(self.target.gradients, self.state.x)
                 size.restart(size.mean)
                 seen = []
-        self._learn_moves(seen)
+        for points in self.points:
+            points.learn()
         self.size = size.mean
         self.jumps = jumped.mean().item() > _RARE * count
 
@@ -289,16 +292,13 @@ class Chains:
         self.sweeps = [Sweep(**dict(zip(state["sweeps"], row, strict=True))) for row in rows]
         self.clock.seconds = dict(state["seconds"])
 
-    def _learn_moves(self, seen: list[State]) -> None:
-        for points in self.points:
-            points.learn(torch.cat([s.gradient for s in seen]))
-
     def _jump(self, *, learn: bool) -> Tensor:
         """Moves of points; the share of them that chains took."""
         if not (self.points and self.jumps):
             return torch.zeros_like(self.state.energy)
         leaves = self.target.leaves(self.state.x)
-        self.state, share = jumps(self.target.plain, self.state, self.points, leaves, learn=learn)
+        jumps = Jumps(self.target.many, self.target.gradients, self.target.ahead)
+        self.state, share = jumps(self.state, self.points, leaves, learn=learn)
         return share
 
     def _move(self, size: float, steps: int) -> Sweep:

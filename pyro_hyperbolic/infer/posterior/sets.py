@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +12,7 @@ from torch import Tensor
 from pyro_hyperbolic.ops.spanning import spanning_tree
 
 _MOST_PAIRS = 10  # branches of a point that are joined in pairs
+_MATCHES = 6  # ways to exchange the points of two branches
 
 
 @dataclass
@@ -21,6 +24,8 @@ class Sets:
     :ivar weights: how often each is to be chosen at first, ``(S,)``.
     :ivar pairs: two branches each at the same point, which may change places, ``(Q, 2, N)``.
     :ivar at: these points, ``(Q,)``.
+    :ivar exchanges: branches of the same form at the same point, each point in the place of its counterpart: whose
+        place each point takes ``(E, N)``.
     """
 
     members: Tensor
@@ -28,6 +33,7 @@ class Sets:
     weights: Tensor
     pairs: Tensor
     at: Tensor
+    exchanges: Tensor
 
     @classmethod
     def of(cls, distances: Tensor) -> Sets:
@@ -47,12 +53,13 @@ class Sets:
             branches = _branches(distances.cpu())
             found, at = _rearranged(branches, number)
             pairs, between = _pairs(branches, number)
+            exchanges = _exchanges(distances.cpu()).to(balls.device)
             anchors = torch.cat([torch.arange(number).repeat(len(sizes)), at]).to(balls.device)
         members = torch.cat([balls, found.to(balls.device)])
         order = torch.where(members, -2.0, distances[anchors]).argsort(-1)  # an anchor is at -1 from itself
         others = torch.full_like(members[len(balls) :, 0], 1 / max(1, len(found)), dtype=shares.dtype)
         weights = torch.cat([shares / shares.sum(), others]) / (2 if len(found) else 1)
-        return cls(members, order, weights, pairs.to(balls.device), between.to(balls.device))
+        return cls(members, order, weights, pairs.to(balls.device), between.to(balls.device), exchanges)
 
 
 def _branches(distances: Tensor) -> list[list[Tensor]]:
@@ -92,6 +99,44 @@ def _pairs(branches: list[list[Tensor]], number: int) -> tuple[Tensor, Tensor]:
             pairs += [torch.stack([one, other]) for other in small[:k]]
             anchors += [point] * k
     return _stacked(pairs, (2, number)), torch.tensor(anchors, dtype=torch.long)
+
+
+def _exchanges(distances: Tensor) -> Tensor:
+    """Points of branches of the same form in each other's place, children of the same form matched at random."""
+    number = len(distances)
+    order, parents = spanning_tree(distances)
+    near: list[list[int]] = [[] for _ in range(number)]
+    for point in order[1:]:
+        near[point].append(parents[point])
+        near[parents[point]].append(point)
+    forms: dict[tuple[int, int], Any] = {}
+
+    def form(point: int, before: int) -> Any:
+        """The form of the branch of a point, seen from the one before it."""
+        key = point, before
+        if key not in forms:
+            forms[key] = tuple(sorted(form(child, point) for child in near[point] if child != before))
+        return forms[key]
+
+    def match(one: int, other: int, before: int, after: int, source: list[int]) -> None:
+        source[one], source[other] = other, one
+        children = [child for child in near[other] if child != after]
+        generator.shuffle(children)
+        for child in near[one]:
+            if child != before:
+                twin = next(c for c in children if form(c, other) == form(child, one))
+                children.remove(twin)
+                match(child, twin, one, other, source)
+
+    generator, found = random.Random(0), set()
+    for point in range(number):
+        for k, one in enumerate(near[point][:_MOST_PAIRS]):
+            for other in near[point][:k]:
+                for _ in range(_MATCHES if form(one, point) == form(other, point) else 0):
+                    source = list(range(number))
+                    match(one, other, point, point, source)
+                    found.add(tuple(source))
+    return torch.tensor(sorted(found), dtype=torch.long).reshape(-1, number)
 
 
 def _stacked(sets: list[Tensor], shape: tuple[int, ...]) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.accelerate.hmc import State
 from pyro_hyperbolic.infer.posterior.fits import descend, hessian, root_of_inverse
-from pyro_hyperbolic.infer.posterior.moves import jumps
+from pyro_hyperbolic.infer.posterior.jumps import Jumps
 from pyro_hyperbolic.infer.posterior.target import Target
 
 _STEPS = 1000  # of a fit
@@ -127,7 +127,7 @@ def _search(target: Target, fits: Tensor, energies: Tensor) -> tuple[Tensor, Ten
     if not points:
         return fits, energies
     sweeps = min(_SWEEPS * max(len(some.columns) for some in points), _MOST_SWEEPS)
-    x = fits
+    x, jumps = fits, Jumps(target.many, target.gradients, target.ahead)
     for sweep in range(sweeps):
         state = State.at(target.gradients, x)
         if sweep % math.ceil(sweeps / _LOOKS) == 0:
@@ -135,7 +135,7 @@ def _search(target: Target, fits: Tensor, energies: Tensor) -> tuple[Tensor, Ten
             points = target.points(x[state.energy.argmin()])
             for some, before in zip(points, known, strict=True):
                 some.known = before.known  # which depend on where the numbers of points are alone
-        state, _ = jumps(target.plain, state, points, target.leaves(x))
+        state, _ = jumps(state, points, target.leaves(x), learn=True)
         x, _ = descend(target.gradients, state.x, _FEW_STEPS)
     others, found = descend(target.gradients, x, _STEPS // 2)
     fits, energies = torch.cat([fits, others]), torch.cat([energies, found])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +18,9 @@ from pyro_hyperbolic.infer.posterior.gauge import blocks
 from pyro_hyperbolic.infer.posterior.moves import Points
 
 _TRIES = 20  # of draws from the prior with a density, for each chain
+# Tries of each chain to rearrange points whose energies are computed together. Fewer on a CPU, where many save nothing
+# but calls, and on CUDA fewer of many points, of whose pairs there are no more than so many at once.
+_AHEAD, _MOST_AHEAD, _MOST_PAIRS = 4, 16, 2**23
 
 
 class Target:
@@ -38,18 +43,29 @@ class Target:
         mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None, None))
         with explained("compiled", "give the program a fixed structure, or use pyro.infer.MCMC"):
             run = compile_function(mapped, self.prior, *self._terms()).fixed(self.prior, *self._terms())
-            self._run = lambda x: run(x, *self._terms())
-        self._evaluate = Captured(self._run)
+        self._evaluate = Captured(lambda x: run(x, *self._terms()))
 
     def gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies ``(P,)`` and gradients ``(P, D)``, with the terms that hold what turns freely."""
         gradient, (energy, _) = self._evaluate(x)
         return energy, gradient
 
-    def plain(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, to be used in what is captured as a whole."""
-        gradient, (energy, _) = self._run(x)
-        return energy, gradient
+    @functools.cached_property
+    def ahead(self) -> int:
+        """How many vectors for each chain :meth:`many` takes."""
+        sizes = [site.shape[:-1].numel() for site in self.energy.sites.values() if site.point is not None]
+        if not self.prior.is_cuda:
+            return _AHEAD
+        pairs = self.count * max(sizes, default=1) ** 2
+        return max(1, min(_MOST_AHEAD, _MOST_PAIRS // pairs))
+
+    @functools.cached_property
+    def many(self) -> Callable[[Tensor], Tensor]:
+        """A function for energies of ``count * ahead`` vectors without gradients, to be used in what is captured."""
+        mapped = torch.func.vmap(lambda *args: self._energy(*args)[0], in_dims=(0, None, None))
+        x = self.prior.repeat(self.ahead, 1)
+        run = compile_function(mapped, x, *self._terms()).fixed(x, *self._terms())
+        return lambda x: run(x, *self._terms())
 
     def energies(self, x: Tensor) -> Tensor:
         """Energies of any number of vectors ``(N, D)``."""
@@ -93,7 +109,7 @@ class Target:
                     points = one.from_unconstrained(vector[part])
                     distances = one.dist(points.unsqueeze(0), points.unsqueeze(1)).fill_diagonal_(-1.0)
                     radius = vector[part].square().sum(-1).mean().sqrt().item()
-                    out.append(Points(site.point, number, part, distances, radius))
+                    out.append(Points(site.point, number, part, distances, radius, self.ahead))
         return out
 
     def hold(self, vectors: Tensor, best: Tensor) -> None:

@@ -9,9 +9,11 @@ import torch
 
 from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere, Stereographic
 from pyro_hyperbolic.accelerate.hmc import State, geometric_mean
-from pyro_hyperbolic.infer.posterior import moves
+from pyro_hyperbolic.infer.posterior import jumps
 from pyro_hyperbolic.infer.posterior.gauge import KAPPA, blocks
-from pyro_hyperbolic.infer.posterior.moves import MOVES, Points, jump
+from pyro_hyperbolic.infer.posterior.jumps import Jumps
+from pyro_hyperbolic.infer.posterior.moves import MOVES, Points
+from pyro_hyperbolic.infer.posterior.places import curvature
 from pyro_hyperbolic.infer.posterior.sets import Sets
 
 COUNT, NUMBER = 40, 7
@@ -41,53 +43,69 @@ def distances(space, v):
     return space.unsqueeze().dist(x.unsqueeze(-2), x.unsqueeze(-3))
 
 
+def numbers_of(move):
+    """Which tries are those of a move."""
+    before = sum(list(MOVES.values())[: list(MOVES).index(move)])
+    return range(before, before + MOVES[move])
+
+
+def moved(points, vectors, manifold, tries, number):
+    return points.moved(vectors, *curvature(manifold, vectors), *(part[number] for part in tries.parts))
+
+
 @pytest.mark.parametrize("space", SPACES)
 def test_volume_and_distances(space):
     """What a move gains in volume is what the derivative says, and what moves together keeps its distances."""
     for dim in (2, 3):
         points, vectors, manifold = setting(space, dim)
+        tries = points.tries(COUNT)
         for move in MOVES:
-            state = torch.get_rng_state()
-            moved, gain = points.moved(vectors, manifold, move)
-            assert torch.equal(moved[:, :2], vectors[:, :2])
+            number = numbers_of(move)[-1]
+            there, gain = moved(points, vectors, manifold, tries, number)
+            assert torch.equal(there[:, :2], vectors[:, :2])
 
-            def again(x, state=state, move=move, points=points, manifold=manifold):
-                torch.set_rng_state(state)
-                return points.moved(x, manifold, move)[0].sum(0)  # rows do not depend on each other
+            def again(x, number=number, points=points, manifold=manifold, tries=tries):
+                return moved(points, x, manifold, tries, number)[0].sum(0)  # rows do not depend on each other
 
             jacobian = torch.autograd.functional.jacobian(again, vectors).transpose(0, 1)
             log_det = torch.linalg.slogdet(jacobian).logabsdet
-            v, w = vectors[:, points.columns], moved[:, points.columns]
+            v, w = vectors[:, points.columns], there[:, points.columns]
             volume = (manifold.log_det_unconstrained(w) - manifold.log_det_unconstrained(v)).sum(-1)
-            if move == "exchange":
-                assert torch.allclose(gain, torch.zeros(COUNT))
-                before, after = (distances(manifold, u).flatten(1).sort(-1).values for u in (v, w))
-                assert torch.allclose(before, after, atol=1e-6)
-                continue
-            # An isometry of the points that move: what is gained is the change of the volume of their numbers.
+            # Isometries of the points that move: what is gained is the change of the volume of their numbers.
             assert torch.allclose(gain, -volume, atol=1e-6)
             assert torch.allclose(log_det, -volume, atol=1e-5)
             changed = (v - w).norm(dim=-1) > 1e-9
-            together = changed.unsqueeze(-1) & changed.unsqueeze(-2)
             assert changed.any(-1).double().mean() > 0.5
-            if move in ("two mirrors", "swap"):
-                continue
             before, after = distances(manifold, v), distances(manifold, w)
+            if move == "exchange":
+                assert torch.allclose(*(d.flatten(1).sort(-1).values for d in (before, after)), atol=1e-6)
+                continue
+            # Two of those that are mirrored or not by the same mirrors, and do not take the place of another.
+            ways = torch.cat([tries.moves[number], (tries.sources[number] != torch.arange(NUMBER)).unsqueeze(1)], 1)
+            together = (ways.unsqueeze(-1) == ways.unsqueeze(-2)).all(1) & ~(ways[:, 3].unsqueeze(-1))
             assert torch.allclose(before[together], after[together], atol=1e-6)
 
 
-@pytest.mark.parametrize("move", ["mirror", "swap"])
 @pytest.mark.parametrize("space", ["ball", "sphere", "flat"])
-def test_mirrors_lead_back(space, move):
-    """The same sets mirrored once more: who moves, and the mirror, do not depend on what has moved."""
+def test_tries_lead_back(space):
+    """The same once more: who moves, and the mirror, do not depend on what has moved. Two mirrors change order."""
     for dim in (2, 3):
         points, vectors, manifold = setting(space, dim)
-        state = torch.get_rng_state()
-        there, _ = points.moved(vectors, manifold, move)
-        torch.set_rng_state(state)
-        back, _ = points.moved(there, manifold, move)
-        assert not torch.allclose(there, vectors)
-        assert torch.allclose(back, vectors, atol=1e-7)
+        tries = points.tries(COUNT)
+        turned = points.tries(COUNT)
+        order = [1, 0, 2]
+        is_two = (~tries.moves[:, :, 2].any(-1))[..., None, None]
+        turned.picks, turned.sources, turned.shifts = tries.picks, tries.sources, -tries.shifts
+        turned.moves = torch.where(is_two, tries.moves[:, :, order], tries.moves)
+        turned.spans = torch.where(is_two.unsqueeze(-1), tries.spans[:, :, order], tries.spans)
+        kinds = set()
+        for number in [*numbers_of("shift"), *numbers_of("mirror")]:
+            there, _ = moved(points, vectors, manifold, tries, number)
+            back, _ = moved(points, there, manifold, turned, number)
+            kinds |= {tuple(row) for row in tries.moves[number].any(-1).int().tolist()}
+            assert not torch.allclose(there, vectors)
+            assert torch.allclose(back, vectors, atol=1e-6)
+        assert {(1, 0, 0), (1, 1, 0), (1, 1, 1), (0, 0, 0)} <= kinds
 
 
 def test_sets_are_balls_and_branches():
@@ -106,6 +124,8 @@ def test_sets_are_balls_and_branches():
     # Two branches at 2 may change places, but not those of a path.
     assert sets.at.tolist() == [2]
     assert [row.nonzero().flatten().tolist() for row in sets.pairs[0]] in ([[3, 4], [5]], [[0, 1], [5]])
+    # Those that have the same form exchange their points, those next to 2 with each other.
+    assert sets.exchanges.tolist() == [[4, 3, 2, 1, 0, 5]]
     size = sets.members.sum(-1)
     assert (size <= 3).all()
     for row, order, count in zip(sets.members, sets.order, size, strict=True):
@@ -118,33 +138,36 @@ def test_sets_are_balls_and_branches():
     assert sets.order[branch, 1] == 2
 
 
+def star():
+    """Four points, three of which hang from the second."""
+    near = torch.full((4, 4), 2.0) - (torch.arange(4) == 1).double() - (torch.arange(4) == 1).double().unsqueeze(-1)
+    return Points("z", 0, torch.arange(8).reshape(4, 2), near.fill_diagonal_(-1), 1.0)
+
+
 @pytest.mark.parametrize("often", [math.inf, pytest.param(10, marks=pytest.mark.slow)])
 def test_jumps_have_the_density(often, monkeypatch):
     """Draws of a distribution that jump are still draws of it, also where proposals are compiled."""
-    monkeypatch.setattr(moves, "_OFTEN", often)
+    monkeypatch.setattr(jumps, "_OFTEN", often)
+    monkeypatch.setattr(jumps, "_BARRIER", -math.inf)
     torch.manual_seed(0)
-    columns = torch.arange(8).reshape(4, 2)
-    star = torch.full((4, 4), 2.0) - (torch.arange(4) == 1).double() - (torch.arange(4) == 1).double().unsqueeze(-1)
-    points = Points("z", 0, columns, star.fill_diagonal_(-1), 1.0)
-    assert points.moves == MOVES
-    weight = 1.2
+    points, weight = star(), 1.2
 
-    def gradients(x):
-        return 0.5 * x.square().sum(-1) - weight * (x[:, 1] > 0).double(), torch.zeros_like(x)
+    def energies(x):
+        return 0.5 * x.square().sum(-1) - weight * (x[:, 1] > 0).double()
 
     expected = math.exp(weight) / (1 + math.exp(weight))
     x = torch.randn(4000, 8)
     above = torch.rand(4000) < expected
     x[:, 1] = torch.where(above, 1, -1) * x[:, 1].abs()
-    state, paths = State.at(gradients, x), torch.zeros(4000)
-    for number in range(60):
-        if number % 20 == 0:
-            points.learn(20 * state.x)  # from here on what has led far is tried again
-        learn = number < 40
-        state, moved = jump(gradients, state, points, Euclidean(), list(MOVES)[number % len(MOVES)], learn=learn)
+    jump, paths = Jumps(energies, lambda x: (energies(x), torch.zeros_like(x)), 3), torch.zeros(4000)
+    state = State.at(jump.gradients, x)
+    for number in range(6):
+        if number % 2 == 0:
+            points.learn()  # from here on what has led far is tried again
+        state, moved = jump(state, [points], {"z": [(Euclidean(), 2)]}, learn=number < 4)
         paths = paths + moved
-    assert all(library.known for library in points.libraries.values())
-    assert paths.mean() > 5
+    assert points.library.known
+    assert paths.mean() > 3
     assert ((state.x[:, 1] > 0) != above).double().mean() > 0.1
     for draws, mean, variance in (
         ((state.x[:, 1] > 0).double(), expected, expected * (1 - expected)),
@@ -155,50 +178,66 @@ def test_jumps_have_the_density(often, monkeypatch):
         assert abs(draws.mean() - mean) < 4 * math.sqrt(variance / 4000)
 
 
-def test_sets_that_move_are_chosen_more_often():
-    points, vectors, _ = setting("flat", 2)
-    before = points.weights
-    always = torch.ones(1, COUNT, dtype=torch.bool)
+def test_how_many_tries_are_looked_at_does_not_matter():
+    ends = []
+    for ahead in (1, 4, 50):
+        torch.manual_seed(0)
+        points, x = star(), torch.randn(20, 8)
+        jump = Jumps(lambda x: x.square().sum(-1), lambda x: (x.square().sum(-1), 2 * x), ahead)
+        state = State.at(jump.gradients, x)
+        for _ in range(3):
+            state, moved = jump(state, [points], {"z": [(Euclidean(), 2)]}, learn=True)
+            points.learn()
+        assert moved.any()
+        ends.append((state.x, points.library.weights))
+    for x, weights in ends[1:]:
+        assert torch.allclose(x, ends[0][0])
+        assert torch.allclose(weights, ends[0][1])
+
+
+def test_what_is_accepted_in_some_tries_is_tried_more_often():
+    points, _, _ = setting("flat", 2)
+    points.most, before = 4, points.weights
+    points.learn()
     for _ in range(50):
-        tries = points.tries(COUNT, 1, "mirror")
-        points.note("mirror", tries, (tries.sets == 3).squeeze(1), always)
-        points.note("exchange", points.tries(COUNT, 1, "exchange"), always, always)
-        points.note("shift", points.tries(COUNT, 1, "shift"), always, always)
-    points.learn(vectors)
-    # What is always accepted is tried once, what hardly is as often as before, and of the others nothing is known.
-    assert points.moves == MOVES | {"exchange": 1}
-    assert points.weights[3] > 5 * before[3]
+        tries = points.tries(COUNT)
+        own = (tries.sets == 3).any(-1)
+        chance = torch.where(own, 0.05, 0.001)
+        chance[: -MOVES["mirror"]] = 1.0
+        points.note(tries, chance, torch.ones_like(own))
+    points.learn()
+    # What is always accepted is tried once, but for shifts, and what hardly is as often as is allowed.
+    assert points.times == MOVES | {"exchange": 1, "mirror": 4 * MOVES["mirror"]}
+    assert points.weights[3] > 2 * before[3]
     assert points.weights.sum() == pytest.approx(1.0)
     assert (points.weights > 0).all()
 
 
-@pytest.mark.parametrize("move", ["mirror", "two mirrors", "swap"])
-def test_what_has_led_far_is_tried_again(move):
-    points, vectors, _ = setting("ball", 3)
-    points.learn(vectors)
-    tries = points.tries(COUNT, 2, move)
+def test_what_has_led_far_is_tried_again():
+    points, _, _ = setting("ball", 3)
+    points.learn()
+    tries = points.tries(COUNT)
     assert (tries.entries == -1).all()
-    far = torch.zeros(2, COUNT, dtype=torch.bool)
-    far[1, :5] = True
-    points.note(move, tries, torch.ones_like(far), far)
-    points.learn(vectors)
-    library = points.libraries[move]
-    assert library.known == 5
-    again = points.tries(COUNT, 20, move)
+    chance = torch.zeros_like(tries.picks)
+    chance[-1, tries.moves[-1].any(-1).any(-1).nonzero().flatten()[:5]] = 1.0
+    points.note(tries, chance, chance > 0)
+    points.learn()
+    assert points.library.known == 5
+    again = points.tries(COUNT)
     chosen = again.entries >= 0
-    assert 0.4 < chosen.double().mean() < 0.6
+    assert not chosen[: -MOVES["mirror"]].any()
+    assert 0.4 < chosen[-MOVES["mirror"] :].double().mean() < 0.6
+    assert points.tries(COUNT, learn=False).entries[-MOVES["mirror"] :].ge(0).double().mean() > 0.7
     assert again.entries.max() == 4
-    time, chain = chosen.nonzero(as_tuple=True)
-    ways = again.moves[time, :, chain]
-    same = (ways == library.moves[again.entries[chosen]]).flatten(1).all(-1)
-    if move == "two mirrors":  # in either order: the other one is the way back
-        assert 0.3 < same.double().mean() < 0.7
-        same = same | (ways.flip(1) == library.moves[again.entries[chosen]]).flatten(1).all(-1)
-    assert same.all()
+    # In either order: the other one is the way back.
+    ways, known = again.moves[chosen], points.library.moves[again.entries[chosen]]
+    same, turned = ((way == known).flatten(1).all(-1) for way in (ways, ways[:, [1, 0, 2]]))
+    assert (same | turned).all()
+    assert (again.sources[chosen] == points.library.sources[again.entries[chosen]]).all()
     other, _, _ = setting("ball", 3)
     other.load(points.state())
-    assert torch.equal(other.libraries[move].weights, library.weights)
-    assert other.tries(COUNT, 20, move).entries.max() == 4
+    assert torch.equal(other.library.weights, points.library.weights)
+    assert other.tries(COUNT).entries.max() == 4
 
 
 def test_a_term_that_holds_has_one_integral():
