@@ -19,11 +19,11 @@ def balanced(share: Tensor) -> Tensor:
 
 
 class Library:
-    """Sets of points with the mirrors at which they went to another arrangement.
+    """Sets of points with the mirrors or exchanges by which they go to another arrangement.
 
-    Of all sets and mirrors that may be tried, few lead from one arrangement of many points to another one of about the
-    same energy, and those that have done so once will again. What is in here does not depend on where a chain is, so
-    that the way back is tried as often as the way there.
+    Of all that may be tried, little leads from one arrangement of many points to another one of about the same energy,
+    and what may do so once will again. What is in here does not depend on where a chain is, so that the way back is
+    tried as often as the way there.
 
     :ivar moves: by mirror, the points that it moves, ``(L, M, N)``.
     :ivar spans: by mirror, weights of points whose sums span it, ``(L, M, d, N)``.
@@ -62,8 +62,8 @@ class Library:
         """Choose the weights.
 
         Each set has its share by the number of its points, since more points find another place more rarely, and the
-        largest one if it is accepted in few of its tries, but in some. The mirrors of a set have theirs by how often
-        they were accepted.
+        largest one if it is accepted in few of its tries, but in some. The best few entries of a set have theirs by how
+        often they were accepted.
         """
         if not len(self.weights):
             return
@@ -72,12 +72,14 @@ class Library:
         moved = torch.cat([self.moves, self._exchanged().unsqueeze(1)], 1)[order]
         sets, own = moved.flatten(1).unique(dim=0, return_inverse=True)
         # The best of each set, by their rank in it.
-        place = (own.unsqueeze(-1) == own).tril(-1).sum(-1)
+        grouped, count = own.argsort(stable=True), own.bincount(minlength=len(sets))
+        place = torch.empty_like(own)
+        place[grouped] = torch.arange(len(own), device=own.device) - (count.cumsum(0) - count)[own[grouped]]
         order, own = order[place < _EACH], own[place < _EACH]
         share = share[order]
         total = share.new_zeros(len(sets)).index_add(0, own, share)
         best = share.new_zeros(len(sets)).scatter_reduce(0, own, share, "amax")
-        weights = moved[place < _EACH].any(1).sum(-1) * balanced(best)[own] * share / total[own]
+        weights = moved[place < _EACH].any(1).sum(-1).square() * balanced(best)[own] * share / total[own]
         kept = weights.argsort(descending=True)[: min(_MOST, int((weights > 0).sum()))]
         self.weights, order = weights[kept], order[kept]
         self.moves, self.spans, self.sources = self.moves[order], self.spans[order], self.sources[order]

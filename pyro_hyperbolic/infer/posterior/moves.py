@@ -1,19 +1,20 @@
 """Moves from one arrangement of points to another.
 
 Distances to a few others leave a point two places, on either side of them, and a chain does not cross what lies there.
-And the place of all points together is known by the prior alone, so that a chain only drifts there. Four moves help.
-All lead back with the same probability, so they are proposals of a Metropolis step:
+And the place of all points together is known by the prior alone, so that a chain only drifts there. These moves help.
+All lead back with the same probability, so they are proposals of a Metropolis step (:mod:`.jumps`):
 
-* points near each other are *mirrored* at the geodesic hyperplane through ``d`` points, which stay. This is an isometry
-  of those that move, and keeps their distances to those that stay on the hyperplane;
+* all points are *shifted* by an isometry;
+* a point and one of the nearest to it *exchange* their places;
+* points near each other are *mirrored* at the geodesic hyperplane through ``d`` points, which stay, or at two of these
+  in turn. This is an isometry of those that move, and a mirror keeps their distances to those that stay on it;
 * two branches of the shortest tree that meet in a point are *swapped*: both are mirrored at the hyperplane through that
   point and their common middle, and then each one, or not, at the hyperplane through the point and its own. Twice the
   same brings all back, since these middles stay on their hyperplanes;
-* a point and one of the nearest to it *exchange* their places;
-* all points are *shifted* by an isometry.
+* two branches of the same form exchange their places *point by point*.
 
-Few of all mirrors lead to another arrangement of many points. Those that have done so in the warm-up are half of what
-is tried from then on (:mod:`.library`), whatever the state, so that the way back is tried as often.
+Few of all mirrors and exchanges lead to another arrangement of many points. Those that do so in the warm-up are most of
+what is tried from then on (:mod:`.library`), whatever the state, so that the way back is tried as often.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from pyro_hyperbolic.infer.posterior.sets import Sets
 
 _NEIGHBOURS = 4
 _NEW = 0.2  # the share of sets that are chosen without regard to what was learned
-# How often each move is tried between two trajectories, until more is known: then until so many can be expected to be
+# How often each move is tried in a round, until more is known: then until so many can be expected to be
 # accepted, but mirrors at most so many times this.
 MOVES = {"shift": 2, "exchange": 8, "mirror": 16}
-_ACCEPTED = {"exchange": 1.0, "mirror": 6.0}
+_ACCEPTED = {"exchange": 1.0, "mirror": 5.0}
+_RARE = 0.1  # the share of mirrors that are accepted, below which they are rare
 _AGAIN = 0.5, 0.8  # the share of mirrors that have led far before, in the warm-up and after it
 _LIKELY, _NEWEST = 0.005, 100  # the probability to be accepted of what is kept, and how many of these at a time
 
@@ -125,6 +127,11 @@ class Points:
                 most = MOVES[move] * (self.most if move == "mirror" else 1)
                 self.times[move] = math.ceil(min(most, wanted / max(torch.stack(shares).mean().item(), 1e-9)))
             shares.clear()
+
+    @property
+    def is_rarely_moved(self) -> bool:
+        """Whether few mirrors are accepted."""
+        return self.times["mirror"] > _ACCEPTED["mirror"] / _RARE
 
     def state(self) -> list[Any]:
         """What was learned."""

@@ -29,6 +29,7 @@ from pyro_hyperbolic.ops.checks import checked_integer
 
 _WINDOWS = 0.15, 0.35, 0.6  # shares of the warm-up after which the metric is learned
 _FIRST_STEPS = 32  # of a trajectory in the first window, in which the step size may be far too small
+_EVERY = 2  # trajectories for each round of moves of points that are often accepted
 _RARE = 0.001  # share of moves of points below which they are left out
 _STUCK = 0.05  # mean acceptance in the first window below which a chain begins anew where another one is
 _WORSE = 5.0  # by how much more than the noise a mean energy must be above the median for the same
@@ -203,9 +204,12 @@ class Chains:
     def sample(self, count: int, checkpoint: str | os.PathLike[str] | None) -> None:
         """Go on until there are so many draws."""
         written = time.perf_counter()
-        for _ in self._bar(range(len(self.draws), count), "sampling"):
+        # What is rarely accepted is tried before every trajectory, as in the warm-up.
+        every = 1 if any(points.is_rarely_moved for points in self.points) else _EVERY
+        for number in self._bar(range(len(self.draws), count), "sampling"):
             own, steps = drawn(self.size)
-            self._jump(learn=False)
+            if number % every == 0:
+                self._jump(learn=False)
             self.sweeps.append(self._move(own, steps))
             self.draws.append(self.state.x)
             self.steps += steps

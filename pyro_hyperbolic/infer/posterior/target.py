@@ -18,9 +18,10 @@ from pyro_hyperbolic.infer.posterior.gauge import blocks
 from pyro_hyperbolic.infer.posterior.moves import Points
 
 _TRIES = 20  # of draws from the prior with a density, for each chain
-# Tries of each chain to rearrange points whose energies are computed together. Fewer on a CPU, where many save nothing
-# but calls, and on CUDA fewer of many points, of whose pairs there are no more than so many at once.
-_AHEAD, _MOST_AHEAD, _MOST_PAIRS = 4, 16, 2**23
+# Tries of each chain to rearrange points whose energies are computed together: at least and at most so many, and in
+# between so many that there are about so many pairs of points at once. On a CPU more would save no more calls.
+_AHEAD = 4, 16
+_PAIRS, _PAIRS_ON_CUDA = 2**16, 2**23
 
 
 class Target:
@@ -54,10 +55,9 @@ class Target:
     def ahead(self) -> int:
         """How many vectors for each chain :meth:`many` takes."""
         sizes = [site.shape[:-1].numel() for site in self.energy.sites.values() if site.point is not None]
-        if not self.prior.is_cuda:
-            return _AHEAD
         pairs = self.count * max(sizes, default=1) ** 2
-        return max(1, min(_MOST_AHEAD, _MOST_PAIRS // pairs))
+        least, most = _AHEAD
+        return max(least, min(most, (_PAIRS_ON_CUDA if self.prior.is_cuda else _PAIRS) // pairs))
 
     @functools.cached_property
     def many(self) -> Callable[[Tensor], Tensor]:
