@@ -33,8 +33,8 @@ from pyro_hyperbolic.infer.posterior.sets import Sets
 
 _NEIGHBOURS = 4
 _NEW = 0.2  # the share of sets that are chosen without regard to what was learned
-# How often each move is tried in a round, until more is known: then until so many can be expected to be
-# accepted, but mirrors at most so many times this.
+# How often each move is tried in a round at first, and how many of them should be accepted from then on: it is tried as
+# often as that takes, but no more often than at first; mirrors no more often than Points.most times as often.
 MOVES = {"shift": 2, "exchange": 8, "mirror": 16}
 _ACCEPTED = {"exchange": 1.0, "mirror": 5.0}
 _RARE = 0.1  # the share of mirrors that are accepted, below which they are rare
@@ -183,8 +183,8 @@ class Points:
         (number, dim), device, dtype = self.columns.shape, self.columns.device, self.distances.dtype
         shifts, exchanges, mirrors = self.times.values()
         none = torch.full((mirrors, count), -1, device=device)
-        parts = (part.unflatten(0, (mirrors, count)) for part in self._mirrors(mirrors * count))
-        sets, sources, moves, spans = parts
+        chosen = self._mirrors(mirrors * count)
+        sets, sources, moves, spans = (part.unflatten(0, (mirrors, count)) for part in chosen)
         found = Tries(sets, none, none, sources, moves, spans, none.new_zeros(mirrors, count, dim, dtype=dtype))
         if self.library.known:
             found = self._again(found, _AGAIN[0 if learn else 1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,7 +52,7 @@ class Sets:
             branches = _branches(distances.cpu())
             found, at = _rearranged(branches, number)
             pairs, between = _pairs(branches, number)
-            exchanges = _exchanges(distances.cpu()).to(balls.device)
+            exchanges = _exchanges(distances.cpu(), branches).to(balls.device)
             anchors = torch.cat([torch.arange(number).repeat(len(sizes)), at]).to(balls.device)
         members = torch.cat([balls, found.to(balls.device)])
         order = torch.where(members, -2.0, distances[anchors]).argsort(-1)  # an anchor is at -1 from itself
@@ -101,41 +100,37 @@ def _pairs(branches: list[list[Tensor]], number: int) -> tuple[Tensor, Tensor]:
     return _stacked(pairs, (2, number)), torch.tensor(anchors, dtype=torch.long)
 
 
-def _exchanges(distances: Tensor) -> Tensor:
-    """Points of branches of the same form in each other's place, children of the same form matched at random."""
+def _exchanges(distances: Tensor, branches: list[list[Tensor]]) -> Tensor:
+    """Points of branches of the same form in each other's place, children of the same form matched at random.
+
+    Seen from the middle of the tree, the branch that holds the middle is larger than all others at a point: those of
+    the same form are children. Without recursion, since a branch may be as long as there are points.
+    """
     number = len(distances)
-    order, parents = spanning_tree(distances)
-    near: list[list[int]] = [[] for _ in range(number)]
+    middle = min(range(number), key=lambda point: max((int(b.sum()) for b in branches[point]), default=0))
+    order, parents = spanning_tree(distances, middle)
+    children: list[list[int]] = [[] for _ in range(number)]
     for point in order[1:]:
-        near[point].append(parents[point])
-        near[parents[point]].append(point)
-    forms: dict[tuple[int, int], Any] = {}
-
-    def form(point: int, before: int) -> Any:
-        """The form of the branch of a point, seen from the one before it."""
-        key = point, before
-        if key not in forms:
-            forms[key] = tuple(sorted(form(child, point) for child in near[point] if child != before))
-        return forms[key]
-
-    def match(one: int, other: int, before: int, after: int, source: list[int]) -> None:
-        source[one], source[other] = other, one
-        children = [child for child in near[other] if child != after]
-        generator.shuffle(children)
-        for child in near[one]:
-            if child != before:
-                twin = next(c for c in children if form(c, other) == form(child, one))
-                children.remove(twin)
-                match(child, twin, one, other, source)
-
+        children[parents[point]].append(point)
+    numbers: dict[tuple[int, ...], int] = {}  # of forms
+    form = [0] * number
+    for point in reversed(order):
+        form[point] = numbers.setdefault(tuple(sorted(form[child] for child in children[point])), len(numbers))
     generator, found = random.Random(0), set()
-    for point in range(number):
-        for k, one in enumerate(near[point][:_MOST_PAIRS]):
-            for other in near[point][:k]:
-                for _ in range(_MATCHES if form(one, point) == form(other, point) else 0):
-                    source = list(range(number))
-                    match(one, other, point, point, source)
-                    found.add(tuple(source))
+    for some in children:
+        some = some[:_MOST_PAIRS]
+        for one, other in (
+            (one, other) for k, one in enumerate(some) for other in some[:k] if form[one] == form[other]
+        ):
+            for _ in range(_MATCHES):
+                source, twins = list(range(number)), [(one, other)]
+                while twins:
+                    a, b = twins.pop()
+                    source[a], source[b] = b, a
+                    keys = {child: (form[child], generator.random()) for child in children[b]}
+                    own = sorted(children[a], key=form.__getitem__)
+                    twins += zip(own, sorted(keys, key=keys.__getitem__), strict=True)
+                found.add(tuple(source))
     return torch.tensor(sorted(found), dtype=torch.long).reshape(-1, number)
 
 

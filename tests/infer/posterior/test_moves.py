@@ -10,6 +10,7 @@ import torch
 from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere, Stereographic
 from pyro_hyperbolic.accelerate.hmc import State, geometric_mean
 from pyro_hyperbolic.infer.posterior import jumps
+from pyro_hyperbolic.infer.posterior import sets as module
 from pyro_hyperbolic.infer.posterior.gauge import KAPPA, blocks
 from pyro_hyperbolic.infer.posterior.jumps import Jumps
 from pyro_hyperbolic.infer.posterior.moves import MOVES, Points
@@ -126,6 +127,11 @@ def test_sets_are_balls_and_branches():
     assert [row.nonzero().flatten().tolist() for row in sets.pairs[0]] in ([[3, 4], [5]], [[0, 1], [5]])
     # Those that have the same form exchange their points, those next to 2 with each other.
     assert sets.exchanges.tolist() == [[4, 3, 2, 1, 0, 5]]
+    # So do branches of any length.
+    line = torch.arange(2501.0)
+    path = (line - line.unsqueeze(-1)).abs()
+    halves = [[line < point, line > point] for point in range(2501)]
+    assert module._exchanges(path, halves).tolist() == [list(range(2500, -1, -1))]
     size = sets.members.sum(-1)
     assert (size <= 3).all()
     for row, order, count in zip(sets.members, sets.order, size, strict=True):
