@@ -19,7 +19,8 @@ from pyro_hyperbolic.infer import EnsembleSVI, FastSVI, log_marginal_likelihood
 from pyro_hyperbolic.models import EuclideanVAE, HyperbolicVGAE, ManifoldVAE
 
 DIM, BATCH, MEMBERS = 10, 128, 90
-POINTS, FLOW_LAYERS = 1_000_000, 8
+POINTS = 1_000_000
+FLOW_LAYERS, FLOW_HIDDEN = 8, (64,)  # with the networks of ``experiments flows``
 UNITS = {
     "step": ("ms", 1e3),
     "ensemble": ("us/member-step", 1e6),
@@ -133,7 +134,6 @@ GROUPS: dict[str, list[Row]] = {
         FLOW,
         WITHOUT_FLOW,
         DENSITY,
-        *(Row("ensemble", "compiled", name, members=MEMBERS, space="p2") for name in ("flow", "wrapped")),
     ],
 }
 BOUNDS = {WRAPPED_90: 30.0, RIEMANNIAN_90: 30.0, MIXED_90: 27.0, EVALUATION: 2.0, DENSITY: 1.0} | dict.fromkeys(
@@ -188,8 +188,12 @@ def _vae(row: Row, device: str, tiny: bool) -> Any:
     manifold, dim = (row.space, signature_dim(row.space)) if row.space else (PoincareBall(0.2), row.dim)
     options: dict[str, Any] = {"prior": row.distribution, "posterior": row.distribution}
     if row.distribution == "flow":
-        options |= {"prior": "wrapped", "flow": {"layers": 1 if tiny else FLOW_LAYERS}}
+        options |= {"prior": "wrapped", "flow": _flow_options(tiny)}
     return ManifoldVAE(manifold, dim, (28, 28), hidden_dim=hidden, **options).to(device)
+
+
+def _flow_options(tiny: bool) -> dict[str, Any]:
+    return {"layers": 1 if tiny else FLOW_LAYERS, "hidden_dims": FLOW_HIDDEN}
 
 
 def _trainer(row: Row, program: Any, tiny: bool) -> Any:
@@ -249,7 +253,7 @@ def _evaluation(row: Row, device: str, tiny: bool) -> Work:
 
 def _density(row: Row, device: str, tiny: bool) -> Work:
     dim = signature_dim(row.space)
-    flow = manifold_flow(from_signature(row.space), dim, layers=1 if tiny else FLOW_LAYERS).to(device)
+    flow = manifold_flow(from_signature(row.space), dim, **_flow_options(tiny)).to(device)
     uniform = HypersphericalUniform(dim + 1, device=torch.device(device))
     x = uniform.sample((100 if tiny else POINTS,))
 

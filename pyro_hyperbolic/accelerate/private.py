@@ -37,7 +37,7 @@ CHANGES = {
     "outer loops": "loops that cannot be joined are found before all of them are written (CPU)",
     "kernel timing": "kernels among which the compiler chooses are timed back to back",
     "trace order": "operations are moved to where their inputs are known",
-    "small products": "small float64 products are written as sums of products",
+    "small products": "small products are written as sums of products",
     "one launch": "Adam steps all parameters in one launch",
 }
 _left_out: frozenset[str] = frozenset()

@@ -15,7 +15,7 @@ from torch.distributions import Transform, constraints
 
 from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.distributions.constraints import on
-from pyro_hyperbolic.distributions.flow_steps import ChartStep, SphereStep, Step, joined
+from pyro_hyperbolic.distributions.flow_steps import ChartStep, SphereStep, Step, axes, joined
 from pyro_hyperbolic.distributions.provenance import Run, complaint
 from pyro_hyperbolic.geometry import Manifold, Sphere
 from pyro_hyperbolic.ops.checks import check_sizes, checked_integer, is_number
@@ -90,16 +90,22 @@ class FlowLayers(FlowParameters):
         parts = zip(first, leaves, x.split(self.sizes, -1), strict=True)
         states = [step.state(leaf, part) for step, leaf, part in parts]
         total = torch.zeros_like(x[..., 0])
-        layers: list[Any] = list(self.layers)
-        for steps in reversed(layers) if inverse else layers:
-            order = range(len(leaves))
+        order = range(len(leaves))
+        layers = list(zip(self.layers, *[self._matrices(i, states[i].dtype) for i in order], strict=True))
+        for steps, *matrices in reversed(layers) if inverse else layers:
             for i in reversed(order) if inverse else order:
                 others = [steps[j].features(states[j]) for j in order if j != i]
                 known = joined(*others, context) if others else context
-                states[i], log_det = steps[i](leaves[i], states[i], known, inverse)
+                states[i], log_det = steps[i](leaves[i], states[i], matrices[i], known, inverse)
                 total = total + log_det
         rows = zip(first, leaves, states, strict=True)
         return joined(*[step.point(leaf, state) for step, leaf, state in rows]), total
+
+    def _matrices(self, factor: int, dtype: torch.dtype) -> Sequence[Tensor | None]:
+        """Of the turns of a factor, by layer."""
+        layers: list[Any] = list(self.layers)
+        turns = [steps[factor].turn for steps in layers]
+        return turns if turns[0] is None else axes(turns, dtype).unbind(0)
 
 
 class FlowTransform(Transform):

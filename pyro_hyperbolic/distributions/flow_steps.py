@@ -6,6 +6,7 @@ those in the Riemannian volume.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -17,9 +18,10 @@ from pyro_hyperbolic.geometry import ConstantCurvature, Manifold, Sphere
 from pyro_hyperbolic.geometry.sphere_math import root
 from pyro_hyperbolic.ops.products import einsum
 from pyro_hyperbolic.ops.special import safe_norm, squared_norm, unit
-from pyro_hyperbolic.ops.splines import Spline, monotone, shares, slopes
+from pyro_hyperbolic.ops.splines import Spline, monotone, shares
 
 _MOST_MIRRORS = 4
+_FEW = 8  # coordinates, of which products are sums
 
 
 class Conditioner(nn.Module):
@@ -60,11 +62,22 @@ class Turn(nn.Module):
         super().__init__()
         self.vectors = nn.Parameter(torch.randn(min(size, _MOST_MIRRORS), size))
 
-    def forward(self, dtype: torch.dtype) -> Tensor:
-        matrix = torch.eye(self.vectors.shape[-1], dtype=dtype, device=self.vectors.device)
-        for vector in unit(self.vectors.to(dtype)).unbind(0):
-            matrix = matrix - 2 * einsum("ij,j->i", matrix, vector).unsqueeze(-1) * vector
-        return matrix
+
+def axes(turns: Sequence[Turn], dtype: torch.dtype) -> Tensor:
+    """The matrices of some turns of the same size, ``(L, n, n)``: all at once, for each by itself is many kernels."""
+    vectors = unit(torch.stack([turn.vectors for turn in turns]).to(dtype))
+    matrices = torch.eye(vectors.shape[-1], dtype=dtype, device=vectors.device)
+    for vector in vectors.unsqueeze(-2).unbind(-3):
+        matrices = matrices - 2 * einsum("...ij,...kj->...ik", matrices, vector) * vector
+    return matrices
+
+
+def _turned(x: Tensor, matrix: Tensor) -> Tensor:
+    """Rows ``(..., n)`` times a matrix."""
+    if len(matrix) > _FEW:
+        return einsum("...i,ij->...j", x, matrix)
+    # Part of other kernels, where a product is one by itself; and no product whose precision could be lowered.
+    return (x.unsqueeze(-1) * matrix).sum(-2)
 
 
 class ChartStep(nn.Module):
@@ -102,14 +115,16 @@ class ChartStep(nn.Module):
         """Bounded functions of the state, for other steps to depend on."""
         return state / (self.bound**2 + squared_norm(state)).sqrt()
 
-    def forward(self, space: Manifold, state: Tensor, context: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
-        """The new state, and the logarithm of the determinant of the step, forward in either direction."""
+    def forward(
+        self, space: Manifold, state: Tensor, matrix: Tensor | None, context: Tensor, inverse: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The new state, and the logarithm of the determinant of the step, forward in either direction.
+
+        :param matrix: of the turn, if there is one.
+        """
         m = self.centre(context, like=state)
         before = state if inverse else _moved(space, m, state)
-        v = before
-        if self.turn is not None:
-            matrix = self.turn(state.dtype)
-            v = einsum("...i,ij->...j", v, matrix)
+        v = before if matrix is None else _turned(before, matrix)
         halves = list(v.split(self.sizes, -1))
         total = torch.zeros_like(v[..., 0])
         places = range(len(halves))
@@ -118,8 +133,8 @@ class ChartStep(nn.Module):
             halves[place], log_slope = self._stretched(place, halves[place], others, context, inverse)
             total = total + log_slope.sum(-1)
         v = joined(*halves)
-        if self.turn is not None:
-            v = einsum("...j,ij->...i", v, matrix)
+        if matrix is not None:
+            v = _turned(v, matrix.mT)
         volumes = space.log_det_unconstrained(v) - space.log_det_unconstrained(before)
         if inverse:
             return _moved(space, -m, v), total - volumes
@@ -133,8 +148,8 @@ class ChartStep(nn.Module):
             for other in others:
                 raw = raw / (1 + squared_norm(other) / self.bound**2)
         raw = raw.unflatten(-1, (x.shape[-1], 3 * self.bins - 1))
-        sizes, inner = raw.split([2 * self.bins, self.bins - 1], -1)
-        spline = Spline(_shares(sizes), F.pad(slopes(inner), (1, 1), value=1.0))
+        widths, heights, inner = raw.split([self.bins, self.bins, self.bins - 1], -1)
+        spline = Spline(shares(widths), shares(heights), F.pad(inner, (1, 1)))
         inside = x.abs() < self.bound
         place_in = torch.where(inside, x, 0.0) / (2 * self.bound)
         y, _, log_slope = monotone(0.5 + place_in, 0.5 - place_in, spline, inverse)
@@ -186,14 +201,18 @@ class SphereStep(nn.Module):
     def features(state: Tensor) -> Tensor:
         return state
 
-    def forward(self, space: Sphere, state: Tensor, context: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
-        """The new state, and the logarithm of the determinant of the step, forward in either direction."""
-        parts = [self._pulled, self._on_axes]
-        total: Tensor = torch.zeros_like(state[..., 0])
-        for part in reversed(parts) if inverse else parts:
-            state, log_det = part(state, context, inverse)
-            total = total + log_det
-        return state, total
+    def forward(
+        self, space: Sphere, state: Tensor, matrix: Tensor, context: Tensor, inverse: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The new state, and the logarithm of the determinant of the step, forward in either direction.
+
+        :param matrix: of the turn.
+        """
+        on_axes = functools.partial(self._on_axes, matrix)
+        first, second = (on_axes, self._pulled) if inverse else (self._pulled, on_axes)
+        state, log_det = first(state, context, inverse)
+        state, other = second(state, context, inverse)
+        return state, log_det + other
 
     def _pulled(self, x: Tensor, context: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
         raw = self.pull(context, like=x)
@@ -205,25 +224,24 @@ class SphereStep(nn.Module):
         log_det = self.dim * factor.log().squeeze(-1)
         return unit(factor * step - omega), -log_det if inverse else log_det
 
-    def _on_axes(self, x: Tensor, context: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
-        matrix = self.turn(x.dtype)
-        x = einsum("...i,ij->...j", x, matrix)
+    def _on_axes(self, matrix: Tensor, x: Tensor, context: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
+        x = _turned(x, matrix)
         parts = [self._along_latitudes, self._along_longitudes] if self.dim > 1 else [self._along_longitudes]
         total: Tensor = torch.zeros_like(x[..., 0])
         for part in reversed(parts) if inverse else parts:
             x, log_det = part(x, context, inverse)
             total = total + log_det
-        return einsum("...j,ij->...i", x, matrix), total
+        return _turned(x, matrix.mT), total
 
     def _along_latitudes(self, x: Tensor, context: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
         height, side = x[..., :1], x[..., 1:]
         width, direction = safe_norm(side), unit(side)
         raw = self.latitudes(direction, context, like=x)
-        sizes, inner = raw.split([2 * self.bins, self.bins - 1], -1)
+        widths, heights, inner = raw.split([self.bins, self.bins, self.bins - 1], -1)
         ends = self.ends.to(x.dtype).expand(inner.shape[:-1] + (2,))
-        knots = slopes(torch.cat([ends[..., :1], inner, ends[..., 1:]], -1))
+        knots = torch.cat([ends[..., :1], inner, ends[..., 1:]], -1)
         angle, gap = torch.atan2(width, height), torch.atan2(width, -height)
-        spline = Spline(_shares(sizes), knots)
+        spline = Spline(shares(widths), shares(heights), knots)
         y, y_gap, log_slope = monotone(angle.squeeze(-1) / math.pi, gap.squeeze(-1) / math.pi, spline, inverse)
         # The nearer pole tells a sine to its relative precision.
         new_width = torch.sin(math.pi * torch.minimum(y, y_gap))
@@ -240,8 +258,8 @@ class SphereStep(nn.Module):
         square = squared_norm(plane)
         raw = self.longitudes(before, after, context, like=x)
         turn, raw = raw[..., 0], raw[..., 1:] * square
-        sizes, inner = raw.split([2 * self.bins, self.bins], -1)
-        spline = Spline(_shares(sizes), slopes(torch.cat([inner, inner[..., :1]], -1)))
+        widths, heights, inner = raw.split(self.bins, -1)
+        spline = Spline(shares(widths), shares(heights), torch.cat([inner, inner[..., :1]], -1))
         lost = square.squeeze(-1) == 0
         angle = torch.atan2(torch.where(lost, 0.0, plane[..., 1]), torch.where(lost, 1.0, plane[..., 0]))
         if not inverse:
@@ -256,11 +274,6 @@ class SphereStep(nn.Module):
 
 
 Step = ChartStep | SphereStep
-
-
-def _shares(raw: Tensor) -> Tensor:
-    """Widths and heights of bins from ``(..., 2 K)``."""
-    return shares(raw.unflatten(-1, (2, -1)))
 
 
 def joined(*parts: Tensor) -> Tensor:

@@ -19,10 +19,14 @@ _UNIT_SLOPE = math.log(math.expm1(1.0))  # whose softplus is 1
 
 
 class Spline(NamedTuple):
-    """The bins' widths and heights ``(..., 2, K)``, each of sum 1, and the slopes at the knots ``(..., K + 1)``."""
+    """The bins' widths and heights ``(..., K)``, each of sum 1, and numbers ``(..., K + 1)`` for slopes at the knots.
 
-    sizes: Tensor
-    slopes: Tensor
+    Any number gives a slope, and 0 the slope 1.
+    """
+
+    widths: Tensor
+    heights: Tensor
+    knots: Tensor
 
 
 def shares(raw: Tensor) -> Tensor:
@@ -30,8 +34,7 @@ def shares(raw: Tensor) -> Tensor:
     return _LEAST / raw.shape[-1] + (1 - _LEAST) * raw.softmax(-1)
 
 
-def slopes(raw: Tensor) -> Tensor:
-    """Positive numbers from any; 1 from 0."""
+def _slope(raw: Tensor) -> Tensor:
     return _LEAST + (1 - _LEAST) * F.softplus(raw + _UNIT_SLOPE)
 
 
@@ -48,27 +51,27 @@ def monotone(x: Tensor, gap: Tensor, spline: Spline, inverse: bool = False) -> t
     :param spline: of batch shape ``(...)``.
     :param inverse: whether ``x`` is a value, whose argument is looked for; the slope is that of the spline there.
 
-    >>> flat = Spline(torch.tensor([[0.5, 0.5], [0.2, 0.8]]), torch.ones(3))
+    >>> flat = Spline(torch.tensor([0.5, 0.5]), torch.tensor([0.2, 0.8]), torch.zeros(3))
     >>> y, rest, _ = monotone(torch.tensor(0.5), torch.tensor(0.5), flat)
     >>> y, rest, monotone(y, rest, flat, inverse=True)[0]
     (tensor(0.2000), tensor(0.8000), tensor(0.5000))
     """
-    batch = torch.broadcast_shapes(x.shape, spline.sizes.shape[:-2], spline.slopes.shape[:-1])
-    x, gap = x.expand(batch), gap.expand(batch)
-    sizes, ends = spline.sizes.expand(batch + spline.sizes.shape[-2:]), spline.slopes.expand(batch + (-1,))
-    sizes = sizes.flip(-2) if inverse else sizes
-    knots = sizes.cumsum(-1)[..., :-1]
-    index = (x.unsqueeze(-1) >= knots[..., 0, :]).sum(-1)
-    # What is below a bin and above it: nothing below the first and above the last one, whatever the rounding. All is
-    # looked up at once, for on a GPU each look and its derivative are kernels.
-    outside = [F.pad(knots, (1, 0)), F.pad(1 - knots, (0, 1))]
-    table = torch.cat([*outside, sizes, torch.stack([ends[..., :-1], ends[..., 1:]], -2)], -2)
-    found = table.gather(-1, index[..., None, None].expand(batch + (table.shape[-2], 1))).squeeze(-1)
-    below_x, below_y, above_x, above_y, size_x, size_y, d0, d1 = found.unbind(-1)
-    w, h = (size_y, size_x) if inverse else (size_x, size_y)
+    w, h, knots = spline
+    own, other = (h, w) if inverse else (w, h)
+    bins = torch.arange(w.shape[-1], device=x.device)
+    index = (x.unsqueeze(-1) >= own.detach().cumsum(-1)).sum(-1, keepdim=True).clamp(max=len(bins) - 1)
+    here, below, above = bins == index, bins < index, bins > index
+
+    # Nothing is below the first bin and above the last one, whatever the rounding. Sums, and not a look at a place:
+    # the compiler makes one kernel of all of them, and of their derivatives.
+    def total(of: Tensor, where: Tensor) -> Tensor:
+        return torch.where(where, of, 0.0).sum(-1)
+
+    w, h = total(w, here), total(h, here)
+    d0, d1 = _slope(total(knots[..., :-1], here)), _slope(total(knots[..., 1:], here))
     s = h / w
     bend = d0 + d1 - 2 * s
-    low, high = (x - below_x).clamp(min=0), (gap - above_x).clamp(min=0)
+    low, high = (x - total(own, below)).clamp(min=0), (gap - total(own, above)).clamp(min=0)
     if inverse:
         first, last = h * d0 - low * bend, h * d1 - high * bend
         root = (first.square() + 4 * s * low * (h * (s - d0) + low * bend)).clamp(min=torch.finfo(x.dtype).tiny).sqrt()
@@ -81,4 +84,4 @@ def monotone(x: Tensor, gap: Tensor, spline: Spline, inverse: bool = False) -> t
     if not inverse:
         y, y_gap = h * (s * t * t + d0 * across) / bottom, h * (s * rest * rest + d1 * across) / bottom
     log_slope = 2 * (s / bottom).log() + (d1 * t * t + 2 * s * across + d0 * rest * rest).log()
-    return below_y + y, above_y + y_gap, log_slope
+    return total(other, below) + y, total(other, above) + y_gap, log_slope

@@ -13,6 +13,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 import pyro_hyperbolic.distributions as hdist
 from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Product, Sphere, Stereographic
+from pyro_hyperbolic.distributions.flow_steps import axes
 from pyro_hyperbolic.infer import FastSVI
 from tests.distributions import test_contract as contract
 from tests.helpers import GEOMETRY, each, gauss_legendre
@@ -187,7 +188,7 @@ def test_nothing_breaks_at_poles_and_antipodes(space, kind):
     )
     points = [antipode, space.origin(dim, dtype=torch.float64)]
     if isinstance(space, Sphere) and kind == "layers":
-        axis = flow.layers.layers[0][0].turn(torch.float64)[:, 0].detach() / torch.as_tensor(space.c).sqrt()
+        axis = axes([flow.layers.layers[0][0].turn], torch.float64)[0, :, 0].detach() / torch.as_tensor(space.c).sqrt()
         pulled = flow.layers.layers[0][0]._pulled
         points += [pulled(sign * axis * torch.as_tensor(space.c).sqrt(), torch.zeros(0), True)[0] for sign in (1, -1)]
         points[2:] = [point.detach() / torch.as_tensor(space.c).sqrt() for point in points[2:]]

@@ -157,7 +157,7 @@ class CompiledGraph:
         is_cuda = any(isinstance(t, Tensor) and t.is_cuda for t in leaves)
         is_double = any(isinstance(t, Tensor) and t.dim() and t.dtype == torch.float64 for t in leaves)
         if options and not is_double and private.is_made("small products"):
-            write_out_products(graph)  # of geometry: float64 in a program of float32
+            write_out_products(graph)
         return private.compile_graph(graph, leaves, (_USUAL if is_cuda else _USUAL_ON_CPU) | options)
 
     def _run_uncompiled(self, forms: Any, leaves: tuple[Any, ...], error: Exception) -> Any:

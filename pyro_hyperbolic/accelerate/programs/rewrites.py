@@ -12,6 +12,9 @@ from pyro_hyperbolic.accelerate.private import is_view, mutates
 # Columns of a product that is thin, and products of numbers in one that is small.
 _FEW = 32
 _FEW_TERMS = 1 << 22
+# The same of float32, which has faster products: the largest size of one that is small, how many products of numbers it
+# has, and the terms of one that is written term by term.
+_NARROW, _FEW_NARROW_TERMS, _FEWEST = 256, 1 << 20, 4
 # Operations whose result is their argument, where no derivative is taken.
 _SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
@@ -118,27 +121,49 @@ def order_by_depth(graph: torch.fx.GraphModule) -> None:
 
 
 def write_out_products(graph: torch.fx.GraphModule) -> None:
-    """Write small thin float64 products on CUDA as sums of products of numbers.
+    """Write small products on CUDA as sums of products of numbers.
 
-    Geometry takes such products in programs of float32, of as many terms as a point has coordinates, and there are
-    their gradients. They take no time by themselves, but as calls of cuBLAS they are kernels of their own, which write
-    float64 that others round. As sums they become part of those others. Large ones are best left to cuBLAS.
+    Geometry takes thin float64 products in programs of float32, of as many terms as a point has coordinates; flows take
+    those of small networks; and there are their gradients. They take no time by themselves, but as calls of cuBLAS they
+    are kernels of their own, and others make ready what they read and read what they write. As sums they become part of
+    those others. Large ones are best left to cuBLAS.
     """
-    products = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
+    aten = torch.ops.aten
+    products = (aten.mm.default, aten.bmm.default, aten.addmm.default)
     for node in [node for node in graph.graph.nodes if node.target in products]:
-        value, (left, right) = node.meta["val"], node.args
-        terms = left.meta["val"].shape[-1]
-        is_thin = min(*value.shape[-2:], terms) <= _FEW and value.numel() * terms <= _FEW_TERMS
-        if not (is_thin and value.dtype == torch.float64 and value.device.type == "cuda"):
+        *bias, left, right = node.args
+        value, terms = node.meta["val"], left.meta["val"].shape[-1]
+        if node.kwargs or not _is_small(value, terms):
             continue
         with graph.graph.inserting_before(node):
-            if terms <= _FEW:
+            if terms <= (_FEW if value.dtype == torch.float64 else _FEWEST):
                 sum_ = _sum_of_columns(graph.graph, left, right, terms)
             else:
                 sum_ = _sum_of_pairs(graph.graph, left, right)
+            for term in bias:
+                sum_ = _call(graph.graph, aten.add.Tensor, sum_, term)
         node.replace_all_uses_with(sum_)
         graph.graph.erase_node(node)
     graph.recompile()
+
+
+def _is_small(value: Tensor, terms: int) -> bool:
+    """Whether a product of so many terms is taken faster as a sum."""
+    if value.device.type != "cuda":
+        return False
+    if value.dtype == torch.float64:
+        return min(*value.shape[-2:], terms) <= _FEW and value.numel() * terms <= _FEW_TERMS
+    is_narrow = max(*value.shape[-2:], terms) <= _NARROW and value.numel() * terms <= _FEW_NARROW_TERMS
+    return value.dtype == torch.float32 and is_narrow
+
+
+def _call(graph: torch.fx.Graph, target: Any, *args: Any) -> torch.fx.Node:
+    """An operation, and the form of its result, which the compiler looks at."""
+    node = graph.call_function(target, args)
+    own = torch.fx.map_arg(args, lambda n: n.meta["val"])
+    with next(n for n in node.all_input_nodes).meta["val"].fake_mode:
+        node.meta["val"] = target(*own)
+    return node
 
 
 def _sum_of_columns(graph: torch.fx.Graph, left: Any, right: Any, terms: int) -> Any:
@@ -146,19 +171,17 @@ def _sum_of_columns(graph: torch.fx.Graph, left: Any, right: Any, terms: int) ->
     aten = torch.ops.aten
     total = None
     for k in range(terms):
-        columns = [graph.call_function(aten.slice.Tensor, (t, i, k, k + 1)) for t, i in ((left, -1), (right, -2))]
+        columns = [_call(graph, aten.slice.Tensor, t, i, k, k + 1) for t, i in ((left, -1), (right, -2))]
         # A sum of one number keeps the compiler from making what the columns are concatenated of again in this kernel,
         # or in one of its own, where it could be written by the kernel that makes it.
-        factors = [
-            graph.call_function(aten.sum.dim_IntList, (t, [i], True)) for t, i in zip(columns, (-1, -2), strict=True)
-        ]
-        term = graph.call_function(aten.mul.Tensor, tuple(factors))
-        total = term if total is None else graph.call_function(aten.add.Tensor, (total, term))
+        factors = [_call(graph, aten.sum.dim_IntList, t, [i], True) for t, i in zip(columns, (-1, -2), strict=True)]
+        term = _call(graph, aten.mul.Tensor, *factors)
+        total = term if total is None else _call(graph, aten.add.Tensor, total, term)
     return total
 
 
 def _sum_of_pairs(graph: torch.fx.Graph, left: Any, right: Any) -> Any:
     """A product of matrices as a sum over all pairs, which a kernel takes in a loop."""
     aten = torch.ops.aten
-    factors = [graph.call_function(aten.unsqueeze.default, (t, i)) for t, i in ((left, -1), (right, -3))]
-    return graph.call_function(aten.sum.dim_IntList, (graph.call_function(aten.mul.Tensor, tuple(factors)), [-2]))
+    factors = [_call(graph, aten.unsqueeze.default, t, i) for t, i in ((left, -1), (right, -3))]
+    return _call(graph, aten.sum.dim_IntList, _call(graph, aten.mul.Tensor, *factors), [-2])

@@ -20,7 +20,7 @@ from pyro_hyperbolic.accelerate.programs.compiled import CompiledLater, compile_
 from pyro_hyperbolic.accelerate.programs.rewrites import compute_once, write_out_of_place, write_out_products
 from pyro_hyperbolic.infer import FastSVI
 from tests.accelerate.nets import STEPS, Net, adam, losses, trainer
-from tests.helpers import same
+from tests.helpers import each, same
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -161,24 +161,43 @@ def on_cuda(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return graph
 
 
-@pytest.mark.parametrize(
-    ("rows", "terms", "columns", "left"),
-    [(9, 5, 40, 0), (40, 50, 9, 0), (9, 50, 40, 0), (40, 50, 60, 3), (200, 5, 5000, 3)],
+@each(
+    ("dtype", "rows", "terms", "columns", "left"),
+    [
+        (torch.float64, 9, 5, 40, 0),
+        (torch.float64, 40, 50, 9, 0),
+        (torch.float64, 9, 50, 40, 0),
+        (torch.float64, 40, 50, 60, 3),
+        (torch.float64, 200, 5, 5000, 3),
+        (torch.float32, 9, 3, 40, 0),
+        (torch.float32, 40, 50, 60, 0),
+        (torch.float32, 300, 5, 9, 3),
+        (torch.float32, 200, 200, 200, 3),
+        (torch.bfloat16, 9, 5, 40, 3),
+    ],
 )
-@pytest.mark.parametrize("batch", [(), (4,)])
-def test_thin_products_are_written_out(rows: int, terms: int, columns: int, left: int, batch: tuple[int, ...]) -> None:
-    """Small ones of few rows, columns or terms, with their gradients; of others three are left."""
+@pytest.mark.parametrize("form", ["matrices", "batches", "with a bias"])
+def test_small_products_are_written_out(
+    form: str, dtype: torch.dtype, rows: int, terms: int, columns: int, left: int
+) -> None:
+    """Those of float64 that are thin, and narrow ones of float32, with their gradients; of others three are left."""
+    batch = (4,) if form == "batches" else ()
 
-    def gradients(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    def gradients(x: Tensor, y: Tensor, b: Tensor) -> tuple[Tensor, ...]:
         x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
-        return torch.autograd.grad((x @ y).sin().sum(), (x, y))
+        product = torch.addmm(b, x, y) if form == "with a bias" else x @ y
+        return torch.autograd.grad(product.sin().sum(), (x, y))
 
-    inputs = torch.randn(*batch, rows, terms), torch.randn(*batch, terms, columns)
-    graph = on_cuda(make_fx(gradients, tracing_mode="fake")(*inputs))
-    expected = graph(*inputs)
+    sizes = (*batch, rows, terms), (*batch, terms, columns), (columns,)
+    x, y, b = (torch.randn(size).to(dtype) for size in sizes)
+    graph = on_cuda(make_fx(gradients, tracing_mode="fake")(x, y, b))
+    expected = graph(x, y, b)
     write_out_products(graph)
     assert sum("mm" in str(node.target) for node in graph.graph.nodes) == left
-    torch.testing.assert_close(graph(*inputs), expected)
+    for own, other in zip(graph(x, y, b), expected, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
+    # The compiler looks at the forms of all that is computed.
+    assert all("val" in node.meta for node in graph.graph.nodes if node.op == "call_function")
 
 
 @pytest.mark.parametrize("of_a_view", [False, True])
