@@ -30,6 +30,7 @@ from pyro_hyperbolic.infer import Posterior, sample_posterior
 
 Rows = list[dict[str, Any]]
 RANKS = 19  # draws that a truth is ranked among: 20 bins
+_APART = 10**6  # of the seeds of chains from those of truths, whose random numbers would otherwise be theirs
 
 
 def measure(name: str, seed: int, device: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -49,6 +50,8 @@ def measure(name: str, seed: int, device: str, options: dict[str, Any]) -> dict[
         "r_hat": max(d.r_hat for d in found.values()),
         "ess": min(min(d.ess_bulk, d.ess_tail) for d in found.values()),
         "diverged": posterior.divergences.double().mean().item(),
+        # Of each group of quantities, such as the distances of points.
+        "groups": {name: [round(d.r_hat, 4), round(min(d.ess_bulk, d.ess_tail))] for name, d in found.items()},
         "verdict": posterior.summary().splitlines()[-1],
     }
     if "c" in posterior.samples:
@@ -94,7 +97,7 @@ def rank(job: tuple[str, int]) -> dict[str, Any]:
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(replicate)
     truth, observed = calibration_model(space)
-    options: dict[str, Any] = {"num_chains": RANKS, "num_samples": 50, "warmup": 150, "seed": replicate}
+    options: dict[str, Any] = {"num_chains": RANKS, "num_samples": 50, "warmup": 150, "seed": _APART + replicate}
     posterior = sample_posterior(calibration_model, space, observed, progress=False, **options)
     # The last draw of each chain: nearly independent of each other.
     return {"space": space, "replicate": replicate, "rank": int((posterior.samples["c"][:, -1] < truth).sum())}

@@ -11,7 +11,7 @@ direction may turn as the latitude grows. ``infer.sample_posterior`` runs all ch
 their numbers and the model stays the same, so the chains are given a start: the centres that k-means finds.
 
     python examples/storms.py
-    python examples/storms.py --components 3 --chains 8
+    python examples/storms.py --components 4
 
 What to look for in ``storms.png``: the left panel shows the square root of the density (darker is greater). It runs
 through north without a seam, from west at the bottom to east at the top, as the days (dots) do. The right panel shows
@@ -147,10 +147,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     p = make_parser(__doc__, __file__)
-    p.add_argument("--components", type=positive(int), default=4, help="components of the mixture")
+    p.add_argument("--components", type=positive(int), default=3, help="components of the mixture")
     p.add_argument("--chains", type=at_least(2), default=4, help="number of chains")
     p.add_argument("--warmup", type=at_least(20), default=200, help="trajectories of each chain that are not kept")
-    p.add_argument("--num-samples", type=at_least(4), default=500, help="samples per chain")
+    p.add_argument("--num-samples", type=at_least(4), default=1000, help="samples per chain")
     add_common(p, "--seed", "--output-dir")
     return p
 

@@ -148,6 +148,11 @@ def test_every_page_is_in_a_toctree() -> None:
     assert listed_pages() | {"index"} == {page_name(path) for path in PAGES}
 
 
+def test_nothing_is_left_to_be_filled_in() -> None:
+    text = {page_name(path): path.read_text("utf-8") for path in PAGES}
+    assert not [name for name, words in text.items() if re.search(r"@[A-Z]{3,}@|TODO|FIXME", words)]
+
+
 def documented() -> dict[int, str]:
     """Objects that a page of the API has an entry for, by identity."""
     found = {}

@@ -175,12 +175,13 @@ class _Winding:
         self.s = length + torch.where(winds, m * period, 0.0)
         # A period whose square overflows, of a curvature that is nearly 0, is as good as none.
         lost = ((self.s == 0) | ~(self.s.abs() < torch.finfo(v.dtype).max ** 0.25)) & winds
+        weight = -space.log_det_exp(v).unsqueeze(-1)
         if dim > 1:  # on a circle no other vectors meet at loc
             lost = lost | (zero & winds)
-        # log|s/r|, where it is defined.
-        ratio = (torch.where(lost, 1.0, self.s) / torch.where(zero, 1.0, length)).abs()
-        log_ratio = torch.where(winds & ~lost, ratio, 1.0).log()
-        weight = (dim - 1) * log_ratio - space.log_det_exp(v).unsqueeze(-1)
+            # log|s/r|, where it is defined.
+            ratio = (torch.where(lost, 1.0, self.s) / torch.where(zero, 1.0, length)).abs()
+            weight = weight + (dim - 1) * torch.where(winds & ~lost, ratio, 1.0).log()
+        weight = weight.expand(self.s.shape)
         too_wide = (2 * math.pi * width.unsqueeze(-1) > WIDEST * period).expand(weight.shape)
         self.log_weight = torch.where(too_wide, torch.nan, torch.where(lost, -torch.inf, weight))
         self.s = torch.where(lost, 0.0, self.s)

@@ -30,7 +30,7 @@ from pyro_hyperbolic.distributions.windings import (
 )
 from pyro_hyperbolic.geometry import ConstantCurvature, Manifold
 from pyro_hyperbolic.ops.checks import inspectable
-from pyro_hyperbolic.ops.products import einsum
+from pyro_hyperbolic.ops.products import einsum, solve_lower
 from pyro_hyperbolic.ops.radial import mean_log_sinhc
 from pyro_hyperbolic.ops.special import safe_norm
 
@@ -298,7 +298,7 @@ class WrappedNormal(ManifoldDistribution):
 
     def _whiten(self, v: Tensor) -> Tensor:
         if self._is_full:
-            return torch.linalg.solve_triangular(self.scale_tril, v.unsqueeze(-1), upper=False).squeeze(-1)
+            return solve_lower(self.scale_tril, v)
         return v / self.scale
 
     def _log_density(self, v: Tensor) -> Tensor:

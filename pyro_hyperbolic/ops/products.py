@@ -14,6 +14,7 @@ from pyro_hyperbolic.ops.checks import inspectable
 
 # Elements of a float64 product that exist at a time, before they are rounded.
 _CHUNK = 1 << 20
+_FEW = 4  # unknowns of a system that is solved number by number
 
 
 def einsum(equation: str, *factors: Tensor) -> Tensor:
@@ -24,6 +25,25 @@ def einsum(equation: str, *factors: Tensor) -> Tensor:
     torch.float32
     """
     return torch.einsum(equation, *(factor.double() for factor in factors)).to(factors[0].dtype)
+
+
+def solve_lower(tril: Tensor, v: Tensor) -> Tensor:
+    """The solutions of lower triangular systems ``(..., n, n)`` for vectors ``(..., n)``, which broadcast.
+
+    Small ones number by number: many vectors and one matrix are then not as many matrices.
+
+    >>> solve_lower(torch.tensor([[2.0, 0.0], [1.0, 4.0]]), torch.tensor([[2.0, 5.0], [4.0, 2.0]]))
+    tensor([[1., 1.],
+            [2., 0.]])
+    """
+    if v.shape[-1] > _FEW:
+        return torch.linalg.solve_triangular(tril, v.unsqueeze(-1), upper=False).squeeze(-1)
+    solved: list[Tensor] = []
+    for i, rest in enumerate(v.unbind(-1)):
+        for j, x in enumerate(solved):
+            rest = rest - tril[..., i, j] * x
+        solved.append(rest / tril[..., i, i])
+    return torch.stack(solved, -1)
 
 
 def rounded_dot(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -110,10 +111,14 @@ class CompiledGraph:
     What the trace has met beside its inputs (parameters, constants) becomes inputs too, so that compiled code holds no
     tensor of anyone and can be shared. It is compiled once more for inputs of another layout, and
     for products of another precision.
+
+    :ivar numbers: how many it computes in all its operations together, which tells how long it takes.
     """
 
     def __init__(self, graph: torch.fx.GraphModule, out_spec: Any, options: dict[str, Any]) -> None:
         self._constants = lift_constants(graph)
+        values = [node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function"]
+        self.numbers = sum(value.numel() for value in values if isinstance(value, Tensor))
         self._graph, self._out_spec, self._options = graph, out_spec, options
         self._runs: dict[Any, Callable[..., Any]] = {}
 
@@ -179,6 +184,8 @@ class CompiledGraph:
 
 class Uncompiled:
     """A function that runs as it is, in the place of a :class:`CompiledGraph`."""
+
+    numbers = math.inf  # more than anyone would wait for
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function

@@ -46,6 +46,18 @@ class OutOfPlaceRandom(TorchFunctionMode):
         return func(*args, **kwargs) if draw is None else draw(*args, **kwargs)
 
 
+class Largest(TorchFunctionMode):
+    """Notes how many numbers the largest tensor has that is computed while this is open."""
+
+    numbers = 1
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor):
+            self.numbers = max(self.numbers, out.numel())
+        return out
+
+
 def _normal(t: Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> Tensor:
     return torch.randn(t.shape, dtype=t.dtype, device=t.device) * std + mean
 

@@ -14,7 +14,7 @@ _FEW = 32
 _FEW_TERMS = 1 << 22
 # The same of float32, which has faster products: the largest size of one that is small, how many products of numbers it
 # has, and the terms of one that is written term by term.
-_NARROW, _FEW_NARROW_TERMS, _FEWEST = 256, 1 << 20, 4
+_NARROW, _FEW_NARROW_TERMS, _FEWEST = 256, 1 << 19, 4
 # Operations whose result is their argument, where no derivative is taken.
 _SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 

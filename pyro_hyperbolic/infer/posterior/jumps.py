@@ -87,7 +87,8 @@ class Jumps:
         """A function of vectors, their energies and curvatures, and some tries of each ``(P, ahead)``.
 
         It gives vectors and energies after the first that is accepted, its number or that of the last one; and, to
-        learn, by try the probability to be accepted, and whether it leads to another arrangement.
+        learn, by try the probability to be accepted, and whether it leads to another arrangement. A try that moves
+        nothing counts as not accepted.
         """
 
         def proposal(x: Tensor, k: Tensor, *tries: Tensor) -> tuple[Tensor, ...]:
@@ -102,12 +103,13 @@ class Jumps:
         ) -> tuple[tuple[Tensor, ...], Tensor]:
             chains, energies = torch.arange(len(x), device=x.device), energies.reshape_as(limits)
             log_ratio = (energy.unsqueeze(-1) - energies + gain.reshape_as(limits)).nan_to_num(-torch.inf)
-            accepted = left & (limits < log_ratio)
+            stays = (y.unflatten(0, limits.shape) == x.unsqueeze(1)).all(-1)
+            accepted = left & (limits < log_ratio) & ~stays
             last = torch.where(accepted, torch.arange(self.ahead, device=x.device), self.ahead - 1).amin(-1)
             moved = accepted[chains, last]
             x = torch.where(moved.unsqueeze(-1), y[chains * self.ahead + last], x)
             found = x, torch.where(moved, energies[chains, last], energy), last
-            return found, log_ratio.clamp(max=0.0).exp()
+            return found, torch.where(stays, 0.0, log_ratio.clamp(max=0.0).exp())
 
         later = CompiledLater(proposal, _OFTEN), CompiledLater(choice, _OFTEN)
         propose, choose = points.known.setdefault("later", later)

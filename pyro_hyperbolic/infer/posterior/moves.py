@@ -37,6 +37,7 @@ _NEW = 0.2  # the share of sets that are chosen without regard to what was learn
 # often as that takes, but no more often than at first; mirrors no more often than Points.most times as often.
 MOVES = {"shift": 2, "exchange": 8, "mirror": 16}
 _ACCEPTED = {"exchange": 1.0, "mirror": 5.0}
+_HOPELESS = 0.1  # of the most tries of a round, how many must be accepted that there are more than at first
 _RARE = 0.1  # the share of mirrors that are accepted, below which they are rare
 _AGAIN = 0.5, 0.8  # the share of mirrors that have led far before, in the warm-up and after it
 _LIKELY, _NEWEST = 0.005, 100  # the probability to be accepted of what is kept, and how many of these at a time
@@ -119,13 +120,14 @@ class Points:
         """Choose which sets to move, and how often to try, by what was accepted so far."""
         self.library.learn()
         mean = self._taken.sum() / self._tried.sum().clamp(min=1)
-        share = balanced((self._taken + mean) / (self._tried + 1))
-        self.weights = _NEW * self._sets.weights + (1 - _NEW) * share / share.sum().clamp(min=1e-30)
+        weights = balanced((self._taken + mean) / (self._tried + 1))
+        self.weights = _NEW * self._sets.weights + (1 - _NEW) * weights / weights.sum().clamp(min=1e-30)
         for move, wanted in _ACCEPTED.items():  # small shifts are accepted, and go nowhere
             shares = self._shares[move]
             if shares:
-                most = MOVES[move] * (self.most if move == "mirror" else 1)
-                self.times[move] = math.ceil(min(most, wanted / max(torch.stack(shares).mean().item(), 1e-9)))
+                most, share = MOVES[move] * (self.most if move == "mirror" else 1), torch.stack(shares).mean().item()
+                # Where hardly one would be accepted in a round, many would be as much in vain as few.
+                self.times[move] = math.ceil(min(most, wanted / share)) if share * most > _HOPELESS else MOVES[move]
             shares.clear()
 
     @property

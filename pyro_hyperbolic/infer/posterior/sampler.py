@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from pyro_hyperbolic.accelerate.checkpoint import load_checkpoint, save_checkpoint
 from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, Sweep, drawn, trajectories
 from pyro_hyperbolic.accelerate.programs.functional import check_program
+from pyro_hyperbolic.accelerate.programs.modes import Largest
 from pyro_hyperbolic.infer.posterior.energy import Program
 from pyro_hyperbolic.infer.posterior.fits import descend
 from pyro_hyperbolic.infer.posterior.jumps import Jumps
@@ -29,13 +30,14 @@ from pyro_hyperbolic.ops.checks import checked_integer
 
 _WINDOWS = 0.15, 0.35, 0.6  # shares of the warm-up after which the metric is learned
 _FIRST_STEPS = 32  # of a trajectory in the first window, in which the step size may be far too small
-_EVERY = 2  # trajectories for each round of moves of points that are often accepted
+_EVERY = 2  # trajectories for each round of moves of points that are often accepted, at least
 _RARE = 0.001  # share of moves of points below which they are left out
 _STUCK = 0.05  # mean acceptance in the first window below which a chain begins anew where another one is
 _WORSE = 5.0  # by how much more than the noise a mean energy must be above the median for the same
 _MOVED = 0.01  # mean acceptance below which a chain has failed
 _FIT_STEPS = 500  # from the last draws to their modes
 _APART = 0.1  # energies of fits that are two
+_AT_ONCE = 2**24  # numbers of a tensor of the values of some draws
 _SECONDS = 30.0  # between two checkpoints
 
 
@@ -160,6 +162,7 @@ class Chains:
         self.target, self.settings, self.clock, self.progress = target, settings, clock, progress
         self.points: list[Points] = []
         self.size, self.jumps, self.restarted = 0.5 / target.size**0.25, True, 0
+        self.every = 1  # trajectories for each round of moves
         self.draws: list[Tensor] = []
         self.sweeps: list[Sweep] = []
         self.steps = 0
@@ -176,13 +179,16 @@ class Chains:
         accepted, jumped = torch.zeros_like(self.state.energy), torch.zeros_like(self.state.energy)
         windows = [max(1, int(share * count)) for share in _WINDOWS]
         seen: list[State] = []
+        lengths: list[int] = []
         for number in self._bar(range(count), "warm-up"):
             own, steps = drawn(size.size)
             if number < windows[0]:
                 steps = min(steps, _FIRST_STEPS)
-            taken = self._jump(learn=True)
+            lengths.append(steps)
+            if number % self.every == 0:
+                jumped = jumped + self._jump(learn=True)
             sweep = self._move(own, steps)
-            accepted, jumped = accepted + sweep.acceptance, jumped + taken
+            accepted = accepted + sweep.acceptance
             size.see(sweep.acceptance.mean().item())
             seen.append(self.state)
             if number + 1 in windows:
@@ -195,20 +201,22 @@ class Chains:
                 if self.target.loosen(torch.cat([s.x for s in seen])):
                     self.state = State.at(self.target.gradients, self.state.x)
                 size.restart(size.mean)
-                seen = []
+                self.jumps = jumped.mean().item() > _RARE * (number + 1)
+                self.every, lengths, seen = max(1, self._balance(lengths)), [], []
         for points in self.points:
             points.learn()
         self.size = size.mean
         self.jumps = jumped.mean().item() > _RARE * count
+        # What is rarely accepted is tried before every trajectory, as in the warm-up.
+        least = 1 if any(points.is_rarely_moved for points in self.points) else _EVERY
+        self.every = max(least, self._balance(lengths))
 
     def sample(self, count: int, checkpoint: str | os.PathLike[str] | None) -> None:
         """Go on until there are so many draws."""
         written = time.perf_counter()
-        # What is rarely accepted is tried before every trajectory, as in the warm-up.
-        every = 1 if any(points.is_rarely_moved for points in self.points) else _EVERY
         for number in self._bar(range(len(self.draws), count), "sampling"):
             own, steps = drawn(self.size)
-            if number % every == 0:
+            if number % self.every == 0:
                 self._jump(learn=False)
             self.sweeps.append(self._move(own, steps))
             self.draws.append(self.state.x)
@@ -223,7 +231,10 @@ class Chains:
         """What was found."""
         energy = self.target.energy
         x = torch.stack(self.draws, 1)
-        by_chain = [torch.func.vmap(energy.values)(draws) for draws in x]
+        with Largest() as largest:
+            energy.values(x[0, 0])
+        chunk = max(1, _AT_ONCE // largest.numbers)
+        by_chain = [torch.func.vmap(energy.values, chunk_size=chunk)(draws) for draws in x]
         samples = {name: torch.stack([values[name] for values in by_chain]) for name in by_chain[0]}
         acceptance = torch.stack([sweep.acceptance for sweep in self.sweeps], 1)
         shares = enumerate(acceptance.mean(1).tolist())
@@ -261,7 +272,7 @@ class Chains:
             "x": self.state.x,
             "root": self.metric.root,
             "best": self.best,
-            "numbers": [self.size, self.jumps, self.restarted, self.steps],
+            "numbers": [self.size, self.jumps, self.every, self.restarted, self.steps],
             "terms": [[block.reference, block.weight, block.free] for block in self.target.blocks],
             "moves": [points.state() for points in self.points],
             "draws": torch.stack(self.draws),
@@ -290,11 +301,16 @@ class Chains:
         self.begin(Start(state["x"], state["root"], state["best"]))
         for points, known in zip(self.points, state["moves"], strict=True):
             points.load(known)
-        self.size, self.jumps, self.restarted, self.steps = state["numbers"]
+        self.size, self.jumps, self.every, self.restarted, self.steps = state["numbers"]
         self.draws = list(state["draws"])
         rows = zip(*state["sweeps"].values(), strict=True)
         self.sweeps = [Sweep(**dict(zip(state["sweeps"], row, strict=True))) for row in rows]
         self.clock.seconds = dict(state["seconds"])
+
+    def _balance(self, lengths: list[int]) -> int:
+        """After how many trajectories of these lengths a round of moves has taken as long as they have."""
+        looks = sum(sum(points.times.values()) for points in self.points) / self.target.ahead
+        return round(looks * len(lengths) / sum(lengths))
 
     def _jump(self, *, learn: bool) -> Tensor:
         """Moves of points; the share of them that chains took."""

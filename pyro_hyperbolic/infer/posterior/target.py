@@ -18,10 +18,13 @@ from pyro_hyperbolic.infer.posterior.gauge import blocks
 from pyro_hyperbolic.infer.posterior.moves import Points
 
 _TRIES = 20  # of draws from the prior with a density, for each chain
-# Tries of each chain to rearrange points whose energies are computed together: at least and at most so many, and in
-# between so many that there are about so many pairs of points at once. On a CPU more would save no more calls.
-_AHEAD = 4, 16
-_PAIRS, _PAIRS_ON_CUDA = 2**16, 2**23
+# Tries of each chain to rearrange points whose energies are computed together: at most so many, and as many as make up
+# about so many numbers in all operations together. More would save no more calls: they would only take their time.
+_AHEAD = 16
+_NUMBERS, _NUMBERS_ON_CUDA = 6_000_000, 750_000_000
+# So many times as often as at first mirrors may be tried: once for so many points, up to so often, and always as many
+# times as there are tries at once.
+_POINTS, _TIMES = 8, 4
 
 
 class Target:
@@ -33,6 +36,7 @@ class Target:
     :ivar energy: the program as a function of one vector.
     :ivar prior: vectors of draws from the prior.
     :ivar prior_evidence: logarithm of the mean likelihood of the draws: next to nothing where there are many data.
+    :ivar ahead: how many vectors for each chain :meth:`many` takes.
     :ivar blocks: what may turn freely, and the terms of the energy that hold it.
     """
 
@@ -43,21 +47,16 @@ class Target:
         self.blocks = blocks({name: site.shape for name, site in self.energy.sites.items()}, self.prior)
         mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None, None))
         with explained("compiled", "give the program a fixed structure, or use pyro.infer.MCMC"):
-            run = compile_function(mapped, self.prior, *self._terms()).fixed(self.prior, *self._terms())
+            compiled = compile_function(mapped, self.prior, *self._terms())
+            run = compiled.fixed(self.prior, *self._terms())
+        most = _NUMBERS_ON_CUDA if self.prior.is_cuda else _NUMBERS
+        self.ahead = max(1, min(_AHEAD, int(most / max(1, compiled.numbers))))
         self._evaluate = Captured(lambda x: run(x, *self._terms()))
 
     def gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies ``(P,)`` and gradients ``(P, D)``, with the terms that hold what turns freely."""
         gradient, (energy, _) = self._evaluate(x)
         return energy, gradient
-
-    @functools.cached_property
-    def ahead(self) -> int:
-        """How many vectors for each chain :meth:`many` takes."""
-        sizes = [site.shape[:-1].numel() for site in self.energy.sites.values() if site.point is not None]
-        pairs = self.count * max(sizes, default=1) ** 2
-        least, most = _AHEAD
-        return max(least, min(most, (_PAIRS_ON_CUDA if self.prior.is_cuda else _PAIRS) // pairs))
 
     @functools.cached_property
     def many(self) -> Callable[[Tensor], Tensor]:
@@ -109,7 +108,8 @@ class Target:
                     points = one.from_unconstrained(vector[part])
                     distances = one.dist(points.unsqueeze(0), points.unsqueeze(1)).fill_diagonal_(-1.0)
                     radius = vector[part].square().sum(-1).mean().sqrt().item()
-                    out.append(Points(site.point, number, part, distances, radius, self.ahead))
+                    times = max(self.ahead, min(_TIMES, len(part) // _POINTS))
+                    out.append(Points(site.point, number, part, distances, radius, times))
         return out
 
     def hold(self, vectors: Tensor, best: Tensor) -> None:

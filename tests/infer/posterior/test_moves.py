@@ -201,6 +201,23 @@ def test_how_many_tries_are_looked_at_does_not_matter():
         assert torch.allclose(weights, ends[0][1])
 
 
+def test_tries_in_vain_do_not_become_more():
+    """Nor do those that move nothing count as accepted."""
+    points, _, _ = setting("flat", 2)
+    points.most = 16
+    for share, times in ((0.0, 16), (1e-4, 16), (0.01, 256), (0.1, 50)):
+        tries = points.tries(COUNT)
+        points.note(tries, torch.full(tries.picks.shape, share), torch.zeros_like(tries.picks, dtype=torch.bool))
+        points.learn()
+        assert points.times["mirror"] == times
+    jump = Jumps(lambda x: 0 * x.sum(-1), lambda x: (0 * x.sum(-1), 0 * x), 4)
+    points, x = star(), torch.zeros(20, 8)  # in one place, where all but shifts move nothing
+    points.times["shift"] = 0
+    _, _, moved = jump.jump(x, jump.energies(x), points, Euclidean(), learn=True)
+    assert not moved.any()
+    assert [float(points._shares[move][0]) for move in ("exchange", "mirror")] == [0.0, 0.0]
+
+
 def test_what_is_accepted_in_some_tries_is_tried_more_often():
     points, _, _ = setting("flat", 2)
     points.most, before = 4, points.weights

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -75,6 +77,7 @@ def test_known_posteriors_and_interrupted_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(sampler.Chains, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         run(num_samples=40, checkpoint=path)
+    monkeypatch.setattr(sampler, "_AT_ONCE", 100)  # values of some draws at a time
     resumed = run(num_samples=40, checkpoint=path)
     assert all(torch.equal(resumed.samples[name], draws[:, :40]) for name, draws in whole.samples.items())
     with pytest.raises(ValueError, match="checkpoint has the draws of another run: its settings"):
@@ -85,6 +88,13 @@ def test_known_posteriors_and_interrupted_runs(tmp_path, monkeypatch):
         run(start={"lok": torch.tensor(0.0)})
     with pytest.raises(ValueError, match="start has density 0"):
         run(start={"loc": torch.tensor(torch.inf)})
+
+
+def test_moves_take_no_longer_than_trajectories():
+    some = SimpleNamespace(times={"shift": 2, "exchange": 8, "mirror": 16})
+    for ahead, lengths, every in ((1, [5, 8], 8), (8, [5, 8], 1), (16, [100], 0)):
+        chains = SimpleNamespace(points=[some, some], target=SimpleNamespace(ahead=ahead))
+        assert sampler.Chains._balance(chains, lengths) == every
 
 
 def depends_on_values():
