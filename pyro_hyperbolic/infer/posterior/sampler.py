@@ -180,13 +180,14 @@ class Chains:
         windows = [max(1, int(share * count)) for share in _WINDOWS]
         seen: list[State] = []
         lengths: list[int] = []
+        rounds = 0
         for number in self._bar(range(count), "warm-up"):
             own, steps = drawn(size.size)
             if number < windows[0]:
                 steps = min(steps, _FIRST_STEPS)
             lengths.append(steps)
             if number % self.every == 0:
-                jumped = jumped + self._jump(learn=True)
+                jumped, rounds = jumped + self._jump(learn=True), rounds + 1
             sweep = self._move(own, steps)
             accepted = accepted + sweep.acceptance
             size.see(sweep.acceptance.mean().item())
@@ -201,12 +202,12 @@ class Chains:
                 if self.target.loosen(torch.cat([s.x for s in seen])):
                     self.state = State.at(self.target.gradients, self.state.x)
                 size.restart(size.mean)
-                self.jumps = jumped.mean().item() > _RARE * (number + 1)
+                self.jumps = jumped.mean().item() > _RARE * rounds
                 self.every, lengths, seen = max(1, self._balance(lengths)), [], []
         for points in self.points:
             points.learn()
         self.size = size.mean
-        self.jumps = jumped.mean().item() > _RARE * count
+        self.jumps = jumped.mean().item() > _RARE * rounds
         # What is rarely accepted is tried before every trajectory, as in the warm-up.
         least = 1 if any(points.is_rarely_moved for points in self.points) else _EVERY
         self.every = max(least, self._balance(lengths))
