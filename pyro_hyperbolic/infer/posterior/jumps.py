@@ -32,11 +32,14 @@ class Jumps:
     :param energies: of vectors ``(P * ahead, D)``.
     :param gradients: of vectors ``(P, D)``.
     :param ahead: how many tries of each chain are looked at together.
+
+    :ivar looks: how often that was done.
     """
 
     energies: Callable[[Tensor], Tensor]
     gradients: Gradients
     ahead: int
+    looks: int = 0
 
     def __call__(
         self, state: State, points: list[Points], leaves: dict[str, list[tuple[Manifold, int]]], *, learn: bool
@@ -73,7 +76,7 @@ class Jumps:
             left, number = number < len(limits), number.clamp(max=len(limits) - 1)
             rows = (part[number, chains] for part in (limits, *tries.parts))
             x, energy, last, *seen = look(x, energy, k.contiguous(), left, *rows)
-            first = first + last + 1
+            first, self.looks = first + last + 1, self.looks + 1
             if learn:
                 tried = left & (window <= last.unsqueeze(-1))
                 at = number[tried], chains.expand_as(number)[tried]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,18 +20,20 @@ from pyro_hyperbolic.accelerate.checkpoint import load_checkpoint, save_checkpoi
 from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, Sweep, drawn, trajectories
 from pyro_hyperbolic.accelerate.programs.functional import check_program
 from pyro_hyperbolic.accelerate.programs.modes import Largest
-from pyro_hyperbolic.infer.posterior.energy import Program
+from pyro_hyperbolic.infer.posterior.energy import Energy, Program
 from pyro_hyperbolic.infer.posterior.fits import descend
 from pyro_hyperbolic.infer.posterior.jumps import Jumps
 from pyro_hyperbolic.infer.posterior.moves import Points
 from pyro_hyperbolic.infer.posterior.result import Posterior
 from pyro_hyperbolic.infer.posterior.start import Start, find_start, modes
 from pyro_hyperbolic.infer.posterior.target import Target
+from pyro_hyperbolic.infer.posterior.tempering import Ladder, levels_of
 from pyro_hyperbolic.ops.checks import checked_integer
 
 _WINDOWS = 0.15, 0.35, 0.6  # shares of the warm-up after which the metric is learned
 _FIRST_STEPS = 32  # of a trajectory in the first window, in which the step size may be far too small
 _EVERY = 2  # trajectories for each round of moves of points that are often accepted, at least
+_LOOK = {"cpu": 4.0, "cuda": 8.0}  # how long the energies of tries take, in steps of a trajectory
 _RARE = 0.001  # share of moves of points below which they are left out
 _STUCK = 0.05  # mean acceptance in the first window below which a chain begins anew where another one is
 _WORSE = 5.0  # by how much more than the noise a mean energy must be above the median for the same
@@ -39,6 +42,7 @@ _FIT_STEPS = 500  # from the last draws to their modes
 _APART = 0.1  # energies of fits that are two
 _AT_ONCE = 2**24  # numbers of a tensor of the values of some draws
 _SECONDS = 30.0  # between two checkpoints
+_FIELDS = "acceptance", "diverged", "energy"
 
 
 def sample_posterior(
@@ -49,6 +53,7 @@ def sample_posterior(
     warmup: int = 500,
     seed: int = 0,
     start: Mapping[str, Tensor] | Callable[..., Any] | None = None,
+    hottest: float = 1.0,
     progress: bool = True,
     checkpoint: str | os.PathLike[str] | None = None,
     **kwargs: Any,
@@ -77,6 +82,11 @@ def sample_posterior(
     :param seed: of all random numbers; the state of torch's generators stays as it is.
     :param start: values by site to begin the fits from, or a guide that draws them. By default the fits begin at draws
         of the prior, and then from their own arrangements changed in part.
+    :param hottest: a temperature above 1, such as 4, where chains stay in different modes: every chain then has
+        companions at temperatures up to this one, with which it exchanges places
+        (:class:`~pyro_hyperbolic.infer.posterior.tempering.Ladder`). There are about
+        ``1.5 * log(hottest) * sqrt(D / 2)`` of them for ``D`` numbers, so this is for a GPU, or for few numbers. The
+        density to the power ``1 / hottest`` must have an integral: that of a Cauchy prior has none from 2 on.
     :param progress: show a bar.
     :param checkpoint: a file to which the draws are written from time to time. If it is there, the run goes on from it,
         also to more draws than it was made for.
@@ -95,6 +105,7 @@ def sample_posterior(
             (model, args, kwargs),
             {"num_chains": num_chains, "num_samples": num_samples, "warmup": warmup, "seed": seed},
             start=start,
+            hottest=hottest,
             progress=progress,
             checkpoint=checkpoint,
         )
@@ -116,6 +127,7 @@ def run_chains(
     settings: dict[str, int],
     *,
     start: Mapping[str, Tensor] | Callable[..., Any] | None = None,
+    hottest: float = 1.0,
     progress: bool = True,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Chains:
@@ -128,11 +140,18 @@ def run_chains(
     num_chains = checked_integer("num_chains", settings["num_chains"], least=2)
     num_samples = checked_integer("num_samples", settings["num_samples"], least=4)
     warmup = checked_integer("warmup", settings["warmup"], least=20)
+    if isinstance(hottest, bool) or not isinstance(hottest, (int, float)) or not 1 <= hottest < math.inf:
+        raise ValueError(f"hottest must be a temperature of at least 1, got {hottest!r}; 4 is often enough.")
     clock = _Clock()
-    target = Target(model, args, kwargs, num_chains)
+    energy = Energy(model, args, kwargs)
+    levels = levels_of(hottest, energy.size)
+    target = Target(energy, num_chains * levels)
     clock.note("compile")
-    settings = {"num_chains": num_chains, "warmup": warmup, "seed": settings["seed"]}
-    chains = Chains(target, settings, clock, progress)
+    known: dict[str, Any] = {"num_chains": num_chains, "warmup": warmup, "seed": settings["seed"]}
+    if hottest > 1:
+        known |= {"hottest": float(hottest), "temperatures": levels}
+    ladder = Ladder(hottest, levels, num_chains, target.prior)
+    chains = Chains(target, ladder, known, clock, progress)
     if checkpoint is not None and Path(checkpoint).exists():
         chains.load(checkpoint)
     else:
@@ -149,6 +168,7 @@ class Chains:
     """Chains of Hamiltonian Monte Carlo that move together.
 
     :param target: what they sample.
+    :param ladder: their temperatures.
     :param settings: what the result is to remember.
     :param clock: of the phases.
     :param progress: show a bar.
@@ -158,10 +178,13 @@ class Chains:
     state: State
     best: Tensor
 
-    def __init__(self, target: Target, settings: dict[str, Any], clock: _Clock, progress: bool) -> None:
-        self.target, self.settings, self.clock, self.progress = target, settings, clock, progress
+    def __init__(self, target: Target, ladder: Ladder, settings: dict[str, Any], clock: _Clock, progress: bool) -> None:
+        self.target, self.ladder, self.settings, self.clock, self.progress = target, ladder, settings, clock, progress
+        self.gradients = ladder.gradients(target.gradients)
         self.points: list[Points] = []
-        self.size, self.jumps, self.restarted = 0.5 / target.size**0.25, True, 0
+        first = 0.5 / target.size**0.25
+        self.size: Any = first if ladder.is_one else first * ladder.betas.rsqrt()
+        self.jumps, self.restarted = True, 0
         self.every = 1  # trajectories for each round of moves
         self.draws: list[Tensor] = []
         self.sweeps: list[Sweep] = []
@@ -171,7 +194,7 @@ class Chains:
         """Take the places of a start."""
         self.metric, self.best = Metric(start.root), start.best
         self.points = self.target.points(start.best)
-        self.state = State.at(self.target.gradients, start.x)
+        self.state = State.at(self.gradients, start.x)
 
     def warm_up(self, count: int) -> None:
         """Learn step size, metric and which points to move."""
@@ -180,47 +203,56 @@ class Chains:
         windows = [max(1, int(share * count)) for share in _WINDOWS]
         seen: list[State] = []
         lengths: list[int] = []
+        looks: list[int] = []
         rounds = 0
         for number in self._bar(range(count), "warm-up"):
-            own, steps = drawn(size.size)
+            own, steps = self._drawn(size.size)
             if number < windows[0]:
                 steps = min(steps, _FIRST_STEPS)
             lengths.append(steps)
             if number % self.every == 0:
-                jumped, rounds = jumped + self._jump(learn=True), rounds + 1
+                share, took = self._jump(learn=True)
+                jumped, rounds = jumped + share, rounds + 1
+                looks.append(took)
             sweep = self._move(own, steps)
             accepted = accepted + sweep.acceptance
-            size.see(sweep.acceptance.mean().item())
+            mean = self.ladder.by_level(sweep.acceptance).mean(-1)
+            size.see(mean.item() if self.ladder.is_one else mean)
+            self.state = self.ladder.exchanged(self.state)
             seen.append(self.state)
             if number + 1 in windows:
                 seen = seen[len(seen) // 3 :]
-                stuck = accepted / (number + 1) < _STUCK
-                self._restart(stuck | _worse(torch.stack([s.energy for s in seen])) if self.points else stuck)
-                self.metric = self.metric.learned(torch.cat([s.x for s in seen]), torch.cat([s.gradient for s in seen]))
+                if self.ladder.is_one:  # otherwise places come from other temperatures
+                    stuck = accepted / (number + 1) < _STUCK
+                    self._restart(stuck | _worse(torch.stack([s.energy for s in seen])) if self.points else stuck)
+                self.metric = self.metric.learned(*self.ladder.pooled(seen))
                 for points in self.points:
                     points.learn()
-                if self.target.loosen(torch.cat([s.x for s in seen])):
-                    self.state = State.at(self.target.gradients, self.state.x)
+                if self.target.loosen(torch.cat([self.ladder.cold(s.x) for s in seen])):
+                    self.state = State.at(self.gradients, self.state.x)
+                self.state = self.ladder.spread(self.state)
                 size.restart(size.mean)
                 self.jumps = jumped.mean().item() > _RARE * rounds
-                self.every, lengths, seen = max(1, self._balance(lengths)), [], []
+                self.every, lengths, looks, seen = max(1, self._balance(lengths, looks)), [], [], []
         for points in self.points:
             points.learn()
+        self.ladder.forget()
         self.size = size.mean
         self.jumps = jumped.mean().item() > _RARE * rounds
-        # What is rarely accepted is tried before every trajectory, as in the warm-up.
-        least = 1 if any(points.is_rarely_moved for points in self.points) else _EVERY
-        self.every = max(least, self._balance(lengths))
+        self.every = max(1 if self._is_rarely_moved else _EVERY, self._balance(lengths, looks))
 
     def sample(self, count: int, checkpoint: str | os.PathLike[str] | None) -> None:
         """Go on until there are so many draws."""
         written = time.perf_counter()
         for number in self._bar(range(len(self.draws), count), "sampling"):
-            own, steps = drawn(self.size)
+            own, steps = self._drawn(self.size)
             if number % self.every == 0:
                 self._jump(learn=False)
-            self.sweeps.append(self._move(own, steps))
-            self.draws.append(self.state.x)
+            sweep = self._move(own, steps)
+            self.state = self.ladder.exchanged(self.state)
+            fields = {name: self.ladder.cold(getattr(sweep, name)) for name in _FIELDS}
+            self.sweeps.append(Sweep(**fields))
+            self.draws.append(self.ladder.cold(self.state.x))
             self.steps += steps
             if checkpoint is not None and time.perf_counter() - written > _SECONDS:
                 self.save(checkpoint)
@@ -253,10 +285,11 @@ class Chains:
             settings={
                 **self.settings,
                 "num_samples": len(self.draws),
-                "step_size": self.size,
+                "step_size": self.size if self.ladder.is_one else self.size[0].item(),
                 "steps": self.steps / len(self.draws),
                 "numbers": energy.size,
                 "restarted": self.restarted,
+                **({} if self.ladder.is_one else {"exchanges": self.ladder.acceptance, "trips": self.ladder.trips}),
             },
         )
         self.clock.note("values")
@@ -272,15 +305,13 @@ class Chains:
             "sites": {name: list(site.shape) for name, site in self.target.energy.sites.items()},
             "x": self.state.x,
             "root": self.metric.root,
+            "ladder": self.ladder.state(),
             "best": self.best,
             "numbers": [self.size, self.jumps, self.every, self.restarted, self.steps],
             "terms": [[block.reference, block.weight, block.free] for block in self.target.blocks],
             "moves": [points.state() for points in self.points],
             "draws": torch.stack(self.draws),
-            "sweeps": {
-                field: torch.stack([getattr(sweep, field) for sweep in self.sweeps])
-                for field in ("acceptance", "diverged", "energy")
-            },
+            "sweeps": {field: torch.stack([getattr(sweep, field) for sweep in self.sweeps]) for field in _FIELDS},
             "seconds": self.clock.seconds,
         }
         save_checkpoint(state, path)
@@ -299,6 +330,7 @@ class Chains:
             block.reference.copy_(reference)
             block.weight.copy_(weight)
             block.free = [tuple(names) for names in free]
+        self.ladder.load(state["ladder"])
         self.begin(Start(state["x"], state["root"], state["best"]))
         for points, known in zip(self.points, state["moves"], strict=True):
             points.load(known)
@@ -308,22 +340,39 @@ class Chains:
         self.sweeps = [Sweep(**dict(zip(state["sweeps"], row, strict=True))) for row in rows]
         self.clock.seconds = dict(state["seconds"])
 
-    def _balance(self, lengths: list[int]) -> int:
-        """After how many trajectories of these lengths a round of moves has taken as long as they have."""
-        looks = sum(sum(points.times.values()) for points in self.points) / self.target.ahead
-        return round(looks * len(lengths) / sum(lengths))
+    @property
+    def _is_rarely_moved(self) -> bool:
+        """Whether moves are rare and nothing else leads to other arrangements."""
+        return self.ladder.is_one and any(points.is_rarely_moved for points in self.points)
 
-    def _jump(self, *, learn: bool) -> Tensor:
-        """Moves of points; the share of them that chains took."""
+    def _balance(self, lengths: list[int], looks: list[int]) -> int:
+        """After how many trajectories of such lengths there is to be a round of moves, which takes so many looks.
+
+        Once they have taken as long; where moves are rare that would be too seldom, and they may take longer.
+        """
+        cost = 1.0 if self._is_rarely_moved else _LOOK[self.target.prior.device.type]
+        return round(cost * sum(looks) / max(1, len(looks)) * len(lengths) / max(1, sum(lengths)))
+
+    def _jump(self, *, learn: bool) -> tuple[Tensor, int]:
+        """Moves of points; the share of them that chains took, and how often energies of tries were computed."""
         if not (self.points and self.jumps):
-            return torch.zeros_like(self.state.energy)
+            return torch.zeros_like(self.state.energy), 0
         leaves = self.target.leaves(self.state.x)
-        jumps = Jumps(self.target.many, self.target.gradients, self.target.ahead)
+        energies = self.ladder.energies(self.target.many, self.target.ahead)
+        jumps = Jumps(energies, self.gradients, self.target.ahead)
         self.state, share = jumps(self.state, self.points, leaves, learn=learn)
-        return share
+        return share, jumps.looks
 
-    def _move(self, size: float, steps: int) -> Sweep:
-        self.state, sweep = trajectories(self.target.gradients, self.state, self.metric, size, steps)
+    def _drawn(self, size: Any) -> tuple[Any, int]:
+        """The step size, that of all vectors where temperatures have their own, and the number of steps."""
+        if self.ladder.is_one:
+            return drawn(size)
+        first = size[0].item()
+        own, steps = drawn(first)
+        return (own / first * size).repeat_interleave(self.ladder.chains), steps
+
+    def _move(self, size: Any, steps: int) -> Sweep:
+        self.state, sweep = trajectories(self.gradients, self.state, self.metric, size, steps)
         return sweep
 
     def _restart(self, stuck: Tensor) -> None:
@@ -340,12 +389,12 @@ class Chains:
         spaces = self.target.energy.spaces
         if not spaces:
             return {}
-        found = [self.target.curvatures(x) for x in self.draws]
+        found = [self.target.curvatures(self.target.filled(x)) for x in self.draws]
         out = {}
         for name, space in spaces.items():
             values = []
             for number, own in enumerate(space.curvatures):
-                c = torch.stack([curvatures[name][number] for curvatures in found], 1)
+                c = torch.stack([self.ladder.cold(curvatures[name][number]) for curvatures in found], 1)
                 if bool((c == c[:1, :1]).all()):
                     values.append(own)  # it is not drawn
                     continue
@@ -359,9 +408,10 @@ class Chains:
 
         There are none to speak of if the chains go from one to another.
         """
-        _, before = descend(self.target.gradients, self.draws[len(self.draws) // 2], _FIT_STEPS)
-        fits, energies = descend(self.target.gradients, self.state.x, _FIT_STEPS)
+        halves = (self.target.filled(self.draws[at]) for at in (len(self.draws) // 2, -1))
+        (_, before), (fits, energies) = (descend(self.target.gradients, x, _FIT_STEPS) for x in halves)
         found = modes(self.target, self.target.turned(fits))
+        before, energies = self.ladder.cold(before), self.ladder.cold(energies)
         if not found or ((before - energies).abs() > _APART).double().mean() > 0.5:
             return None
         weights = torch.tensor([mode.evidence for mode in found]).softmax(0).tolist()

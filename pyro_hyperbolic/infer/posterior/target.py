@@ -13,13 +13,14 @@ from torch import Tensor
 from pyro_hyperbolic.accelerate.programs.compiled import compile_function, explained
 from pyro_hyperbolic.accelerate.trainers.graphs import Captured
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.infer.posterior.energy import Energy, Program
+from pyro_hyperbolic.infer.posterior.energy import Energy
 from pyro_hyperbolic.infer.posterior.gauge import blocks
 from pyro_hyperbolic.infer.posterior.moves import Points
 
 _TRIES = 20  # of draws from the prior with a density, for each chain
 # Tries of each chain to rearrange points whose energies are computed together: at most so many, and as many as make up
-# about so many numbers in all operations together. More would save no more calls: they would only take their time.
+# about so many numbers in all operations together. More would save no more calls: they would only take their time. And
+# of few points most can be moved, so that only the first of many tries would count: on a CPU as many as half of them.
 _AHEAD = 16
 _NUMBERS, _NUMBERS_ON_CUDA = 6_000_000, 750_000_000
 # So many times as often as at first mirrors may be tried: once for so many points, up to so often, and always as many
@@ -30,19 +31,17 @@ _POINTS, _TIMES = 8, 4
 class Target:
     """The energy of a program at ``count`` vectors ``(P, D)`` at a time, in one compiled function.
 
-    :param model: the program; ``args`` and ``kwargs`` are its arguments.
+    :param energy: the program as a function of one vector.
     :param count: how many vectors.
 
-    :ivar energy: the program as a function of one vector.
     :ivar prior: vectors of draws from the prior.
     :ivar prior_evidence: logarithm of the mean likelihood of the draws: next to nothing where there are many data.
     :ivar ahead: how many vectors for each chain :meth:`many` takes.
     :ivar blocks: what may turn freely, and the terms of the energy that hold it.
     """
 
-    def __init__(self, model: Program, args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> None:
-        self.energy = Energy(model, args, kwargs)
-        self.count, self.size = count, self.energy.size
+    def __init__(self, energy: Energy, count: int) -> None:
+        self.energy, self.count, self.size = energy, count, energy.size
         self.prior, self.prior_evidence = self._prior_draws()
         self.blocks = blocks({name: site.shape for name, site in self.energy.sites.items()}, self.prior)
         mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None, None))
@@ -50,7 +49,9 @@ class Target:
             compiled = compile_function(mapped, self.prior, *self._terms())
             run = compiled.fixed(self.prior, *self._terms())
         most = _NUMBERS_ON_CUDA if self.prior.is_cuda else _NUMBERS
-        self.ahead = max(1, min(_AHEAD, int(most / max(1, compiled.numbers))))
+        sets = [site.shape[:-1].numel() for site in energy.sites.values() if site.point is not None]
+        few = _AHEAD if self.prior.is_cuda else max(sets, default=2) // 2
+        self.ahead = max(1, min(_AHEAD, few, int(most / max(1, compiled.numbers))))
         self._evaluate = Captured(lambda x: run(x, *self._terms()))
 
     def gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -86,10 +86,12 @@ def _of_mixing(record: Record, diagnostics: Mapping[str, Diagnosis]) -> list[Fin
     if not problems:
         return []
     if r_hat > LARGEST_R_HAT and not _by_chance(known[by_r_hat], record.num_chains):
+        hotter = f"hottest={max(4.0, 2 * record.settings.get('hottest', 1.0)):g} to take them from one to another"
         if record.modes is not None and len(record.modes) > 1:
-            remedy = f"the chains are in {len(record.modes)} modes, so take their weights above, or one mode by start="
+            words = f"the chains are in {len(record.modes)} modes, so take their weights above"
+            remedy = f"{words}, {hotter}, or one mode by start="
         else:
-            remedy = "the chains are in different places, so more warmup, or start= in the right one"
+            remedy = f"the chains are in different places, so more warmup, {hotter}, or start= in the right one"
     else:
         excess = (r_hat**2 - 1) / (LARGEST_R_HAT**2 - 1)
         factor = max(excess, SMALLEST_ESS / fewest)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.ops.stats import effective_sample_size
 
 import pyro_hyperbolic.distributions as hdist
 from benchmarks.posterior_cases import CASES
@@ -15,6 +17,7 @@ from benchmarks.posteriors import measure
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import sample_posterior
 from pyro_hyperbolic.infer.posterior import sampler
+from pyro_hyperbolic.infer.posterior.energy import Energy
 from pyro_hyperbolic.infer.posterior.fits import descend
 from pyro_hyperbolic.infer.posterior.start import find_start
 from pyro_hyperbolic.infer.posterior.target import Target
@@ -91,10 +94,43 @@ def test_known_posteriors_and_interrupted_runs(tmp_path, monkeypatch):
 
 
 def test_moves_take_no_longer_than_trajectories():
-    some = SimpleNamespace(times={"shift": 2, "exchange": 8, "mirror": 16})
-    for ahead, lengths, every in ((1, [5, 8], 8), (8, [5, 8], 1), (16, [100], 0)):
-        chains = SimpleNamespace(points=[some, some], target=SimpleNamespace(ahead=ahead))
-        assert sampler.Chains._balance(chains, lengths) == every
+    for rare, looks, lengths, every in (
+        (False, [13, 13], [5, 8], 8),
+        (True, [13, 13], [5, 8], 2),
+        (False, [6, 8, 4], [20, 28], 1),
+        (False, [], [3], 0),
+    ):
+        chains = SimpleNamespace(_is_rarely_moved=rare, target=SimpleNamespace(prior=torch.zeros(())))
+        assert sampler.Chains._balance(chains, lengths, looks) == every
+
+
+def far_apart(weight):
+    """Two modes, the narrow one of which no chain finds by itself."""
+    x = pyro.sample("x", dist.Normal(0.0, 30.0).expand([2]).to_event(1))
+    wide = dist.Normal(0.0, 1.0).log_prob(x).sum() + torch.log1p(-weight)
+    narrow = dist.Normal(8.0, 0.5).log_prob(x).sum() + weight.log()
+    pyro.factor("modes", torch.logaddexp(wide, narrow))
+
+
+def test_temperatures_find_modes(tmp_path, monkeypatch):
+    options = {"num_chains": 8, "warmup": 200, "progress": False, "start": {"x": torch.zeros(2)}}
+    whole = sample_posterior(far_apart, torch.tensor(0.3), num_samples=3000, hottest=20, **options)
+    in_narrow = (whole.samples["x"].mean(-1) > 5).double()
+    size = float(effective_sample_size(in_narrow, chain_dim=0, sample_dim=1))
+    assert size > 300
+    assert abs(in_narrow.mean() - 0.3) < 4 * (0.3 * 0.7 / size) ** 0.5
+    assert whole.settings["trips"] > 1000
+    assert re.search(
+        r"temperatures: 6 from 1 to 20, at least \d\d% of their exchanges accepted, \d+ ways", whole.summary()
+    )
+
+    path = tmp_path / "run.pt"
+    sample_posterior(far_apart, torch.tensor(0.3), num_samples=50, hottest=20, checkpoint=path, **options)
+    monkeypatch.setattr(sampler.Chains, "warm_up", None)
+    longer = sample_posterior(far_apart, torch.tensor(0.3), num_samples=60, hottest=20, checkpoint=path, **options)
+    assert torch.allclose(longer.samples["x"], whole.samples["x"][:, :60])
+    with pytest.raises(ValueError, match="checkpoint has the draws of another run: its settings"):
+        sample_posterior(far_apart, torch.tensor(0.3), num_samples=60, hottest=10, checkpoint=path, **options)
 
 
 def depends_on_values():
@@ -149,6 +185,8 @@ def test_what_is_refused(program, words):
         ({"num_samples": 0}, "num_samples must be"),
         ({"warmup": 3}, "warmup must be"),
         ({"seed": -1}, "seed must be"),
+        ({"hottest": 0.5}, "hottest must be a temperature of at least 1, got 0.5; 4 is often enough"),
+        ({"hottest": float("inf")}, "hottest must be"),
     ],
 )
 def test_options(options, words):
@@ -207,6 +245,10 @@ def test_on_a_gpu():
         observed = torch.tensor([1.5, 2.0, 1.8])
         posterior = sample_posterior(located, observed, num_chains=16, num_samples=200, warmup=200, progress=False)
     assert posterior.samples["z"].is_cuda
+    options = {"num_chains": 16, "num_samples": 1000, "warmup": 200, "progress": False, "hottest": 20}
+    with torch.device("cuda"):
+        hot = sample_posterior(far_apart, torch.tensor(0.3), start={"x": torch.zeros(2)}, **options)
+    assert (hot.samples["x"].mean(-1) > 5).double().mean().item() == pytest.approx(0.3, abs=0.1)
     cpu = sample_posterior(located, observed.cpu(), num_chains=16, num_samples=200, warmup=200, progress=False)
     means = [p.samples["c"].log().mean().item() for p in (posterior, cpu)]
     assert means[0] == pytest.approx(means[1], abs=0.25)
@@ -217,7 +259,7 @@ def test_start_in_a_good_arrangement():
     """Of the branches of a tree: fits alone end hundreds of nats above it."""
     case = CASES["tree of 40"]()
     with sampler.seeded(0):
-        target = Target(case.model, case.args, {}, 8)
+        target = Target(Energy(case.model, case.args, {}), 8)
         _, energies = descend(target.gradients, target.prior, 1000)
         start = find_start(target, None)
         at_best = target.energy(start.best)[0].item()
