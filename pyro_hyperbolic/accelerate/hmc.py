@@ -113,18 +113,29 @@ def geometric_mean(a: Tensor, b: Tensor) -> Tensor:
     return inverse @ (vectors * values.clamp(min=0).sqrt()) @ vectors.mT @ inverse
 
 
-def trajectories(
-    gradients: Gradients, start: State, metric: Metric, size: float | Tensor, steps: int
-) -> tuple[State, Sweep]:
+# From a state and momenta (..., D), with a metric, the length of a step and how many there are, to those after them.
+Leap = Callable[[State, Tensor, Metric, Any, int], tuple[State, Tensor]]
+
+
+def leapfrog(gradients: Gradients) -> Leap:
+    """Steps of Hamiltonian dynamics."""
+
+    def leap(now: State, p: Tensor, metric: Metric, length: Any, steps: int) -> tuple[State, Tensor]:
+        p = p - 0.5 * length * metric.transposed(now.gradient)
+        for step in range(steps):
+            now = State.at(gradients, now.x + length * metric.times(p))
+            p = p - (1.0 if step < steps - 1 else 0.5) * length * metric.transposed(now.gradient)
+        return now, p
+
+    return leap
+
+
+def trajectories(leap: Leap, start: State, metric: Metric, size: float | Tensor, steps: int) -> tuple[State, Sweep]:
     """One trajectory of so many steps of every chain, accepted or not; ``size`` may differ between chains."""
     length = size.unsqueeze(-1) if isinstance(size, Tensor) else size
     p = torch.randn_like(start.x)
     before = start.energy + 0.5 * p.square().sum(-1)
-    now = start
-    p = p - 0.5 * length * metric.transposed(now.gradient)
-    for step in range(steps):
-        now = State.at(gradients, now.x + length * metric.times(p))
-        p = p - (1.0 if step < steps - 1 else 0.5) * length * metric.transposed(now.gradient)
+    now, p = leap(start, p, metric, length, steps)
     error = (now.energy + 0.5 * p.square().sum(-1) - before).nan_to_num(math.inf)
     probability = (-error).clamp(max=0).exp()
     # Where an energy is infinite a gradient may be nan: such a proposal is never taken.

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Transform
 from tqdm.auto import tqdm
 
-from pyro_hyperbolic.accelerate.hmc import Gradients, Metric, State, StepSize, trajectories
+from pyro_hyperbolic.accelerate.hmc import Gradients, Metric, State, StepSize, leapfrog, trajectories
 from pyro_hyperbolic.accelerate.programs.compiled import compile_function, explained
 from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.ops.nested import map_tensors
@@ -172,11 +172,11 @@ def _moved(gradients: Gradients, start: Tensor, metric: Metric) -> tuple[Tensor,
             metric = _learned(metric, state.x)
             size.restart(first)
         for _ in range(_PER_ROUND):
-            state, sweep = trajectories(gradients, state, metric, size.size, _number_of_steps())
+            state, sweep = trajectories(leapfrog(gradients), state, metric, size.size, _number_of_steps())
             size.see(sweep.acceptance.mean(0))
     acceptance = torch.zeros_like(first)
     for _ in range(_LAST):
-        state, sweep = trajectories(gradients, state, metric, size.mean, _number_of_steps())
+        state, sweep = trajectories(leapfrog(gradients), state, metric, size.mean, _number_of_steps())
         acceptance += sweep.acceptance.mean(0) / _LAST
     return state.x, acceptance
 

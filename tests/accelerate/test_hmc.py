@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, trajectories
+from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, leapfrog, trajectories
+from pyro_hyperbolic.accelerate.leapfrog import CapturedLeapfrog
 
 
 def test_every_target_has_its_own_metric_and_step_size() -> None:
@@ -23,7 +24,7 @@ def test_every_target_has_its_own_metric_and_step_size() -> None:
     state = State.at(gradients, 2 * widths.reshape(1, 3, 1).expand(200, 3, 2).clone())
     metric, size = Metric(shape.expand(3, 2, 2)), StepSize(torch.ones(3))
     for turn in range(50):
-        state, sweep = trajectories(gradients, state, metric, size.size, 3 + turn % 5)
+        state, sweep = trajectories(leapfrog(gradients), state, metric, size.size, 3 + turn % 5)
         size.see(sweep.acceptance.mean(0))
     assert sweep.acceptance.shape == sweep.diverged.shape == (200, 3)
     assert torch.allclose(size.mean / size.mean[1], widths, rtol=0.2)
@@ -44,3 +45,22 @@ def test_one_metric_is_that_of_every_chain() -> None:
         sizes[0].see(acceptance)
         sizes[1].see(torch.tensor([acceptance]))
         assert sizes[0].size == pytest.approx(sizes[1].size.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("steps", [3, 8, 21])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_captured_steps_are_those_of_the_loop(steps: int, device: str) -> None:
+    torch.manual_seed(0)
+    with torch.device(device):
+        state = State.at(_quartic, torch.randn(6, 3, dtype=torch.float64))
+        captured, plain = CapturedLeapfrog(_quartic), leapfrog(_quartic)
+        for root, size in ((torch.eye(3), 0.1), (torch.rand(3, 3).tril(), torch.rand(6, 1)), (2 * torch.eye(3), 0.2)):
+            p, metric = torch.randn_like(state.x), Metric(root.double())
+            ours, theirs = (run(state, p, metric, 0.1 * size, steps) for run in (captured, plain))
+            for part in ("x", "energy", "gradient"):
+                assert torch.allclose(getattr(ours[0], part), getattr(theirs[0], part))
+            assert torch.allclose(ours[1], theirs[1])
+
+
+def _quartic(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return 0.25 * x.pow(4).sum(-1), x.pow(3)

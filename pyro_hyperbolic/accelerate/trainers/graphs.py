@@ -14,6 +14,8 @@ from pyro_hyperbolic.accelerate.programs.arguments import split_tensors
 from pyro_hyperbolic.accelerate.programs.compiled import explained
 from pyro_hyperbolic.ops.nested import map_tensors
 
+_AT_ONCE = 8  # steps in one graph
+
 
 class CapturedStep:
     """A step captured once and replayed with other data of the same shapes.
@@ -96,6 +98,40 @@ class Captured:
                 self._fails = True
                 return self._function(*args)
         return self._step.replay(args, {})
+
+
+class Repeated:
+    """A step that is taken many times and changes tensors in place: on CUDA captured, some steps in one graph.
+
+    :param step: a function without arguments. What it uses beside ``state`` may change in place too.
+    :param state: the tensors that it changes.
+    """
+
+    def __init__(self, step: Callable[[], None], state: list[Tensor]) -> None:
+        self._step, self._state = step, state
+        self._graphs: dict[int, CapturedStep] = {}
+        self._fails = not state[0].is_cuda
+
+    def __call__(self, times: int) -> None:
+        """Take so many steps."""
+        for count in (_AT_ONCE, 1):
+            while times >= count and (graph := self._graph(count)) is not None:
+                graph.replay((), {})
+                times -= count
+        for _ in range(times):
+            self._step()
+
+    def _graph(self, count: int) -> CapturedStep | None:
+        if count not in self._graphs and not self._fails:
+            try:
+                self._graphs[count] = CapturedStep(lambda: self._take(count), (), {}, self._state, warm_up=1)
+            except RuntimeError:
+                self._fails = True
+        return self._graphs.get(count)
+
+    def _take(self, count: int) -> None:
+        for _ in range(count):
+            self._step()
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.accelerate.hmc import Gradients, Metric, State, StepSize, Sweep, trajectories
+from pyro_hyperbolic.accelerate.hmc import Gradients, Metric, State, StepSize, Sweep, leapfrog, trajectories
 from pyro_hyperbolic.infer.posterior.sampler import Chains
 
 _LENGTH, _MOST_STEPS = math.pi / 2, 16  # of a trajectory at a level
@@ -109,7 +109,7 @@ class Paths:
 
     def _trajectories(self, state: State, level: Level) -> tuple[State, Sweep]:
         steps = max(1, min(_MOST_STEPS, round(_LENGTH / level.size)))
-        return trajectories(self._gradients(level.place), state, self.metric, level.size, steps)
+        return trajectories(leapfrog(self._gradients(level.place)), state, self.metric, level.size, steps)
 
     def _gradients(self, place: float) -> Gradients:
         def gradients(x: Tensor) -> tuple[Tensor, Tensor]:

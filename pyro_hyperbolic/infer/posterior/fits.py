@@ -6,26 +6,51 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate.hmc import Gradients
+from pyro_hyperbolic.accelerate.trainers.graphs import Repeated
 
 _FIRST_RATE, _LAST_RATE = 0.1, 0.001
 
 
-def descend(gradients: Gradients, vectors: Tensor, num_steps: int) -> tuple[Tensor, Tensor]:
-    """Adam from each of the vectors ``(P, D)``; the best that each has met, and its energy."""
-    x, first, second = vectors, torch.zeros_like(vectors), torch.zeros_like(vectors)
-    best, lowest = x, torch.full_like(x[:, 0], torch.inf)
-    for step in range(1, num_steps + 1):
-        energy, gradient = gradients(x)
-        lower = energy < lowest
-        best, lowest = torch.where(lower.unsqueeze(-1), x, best), torch.where(lower, energy, lowest)
+class Descent:
+    """Adam from many vectors at once.
+
+    :param gradients: a function that can be captured.
+    :param like: vectors ``(P, D)``, of which there are always as many.
+    """
+
+    def __init__(self, gradients: Gradients, like: Tensor) -> None:
+        self._gradients = gradients
+        self._x, self._best, self._first, self._second = (torch.zeros_like(like) for _ in range(4))
+        self._lowest = torch.zeros_like(like[:, 0])
+        self._number, self._count = (torch.zeros_like(like[0, 0]) for _ in range(2))
+        state = [self._x, self._best, self._first, self._second, self._lowest, self._number]
+        self._repeated = Repeated(self._step, state)
+
+    def __call__(self, vectors: Tensor, num_steps: int) -> tuple[Tensor, Tensor]:
+        """The best that each vector has met in so many steps, and its energy."""
+        self._x.copy_(vectors)
+        self._best.copy_(vectors)
+        self._lowest.fill_(torch.inf)
+        for zero in (self._first, self._second, self._number):
+            zero.zero_()
+        self._count.fill_(num_steps)
+        self._repeated(num_steps)
+        return self._best.clone(), self._lowest.clone()
+
+    def _step(self) -> None:
+        x, best, step = self._x, self._best, self._number
+        step.add_(1)
+        energy, gradient = self._gradients(x)
+        lower = energy < self._lowest
+        best.copy_(torch.where(lower.unsqueeze(-1), x, best))
+        self._lowest.copy_(torch.where(lower, energy, self._lowest))
         wild = ~(energy.isfinite() & gradient.isfinite().all(-1)).unsqueeze(-1)
         gradient = torch.where(wild, 0.0, gradient)
-        first = 0.9 * first + 0.1 * gradient
-        second = 0.99 * second + 0.01 * gradient.square()
-        rate = _FIRST_RATE * (_LAST_RATE / _FIRST_RATE) ** (step / num_steps)
-        root = (second / (1 - 0.99**step)).sqrt() + torch.finfo(x.dtype).tiny ** 0.5
-        x = torch.where(wild, best, x - rate * first / (1 - 0.9**step) / root)
-    return best, lowest
+        self._first.mul_(0.9).add_(gradient, alpha=0.1)
+        self._second.mul_(0.99).add_(gradient.square(), alpha=0.01)
+        rate = _FIRST_RATE * (_LAST_RATE / _FIRST_RATE) ** (step / self._count)
+        root = (self._second / (1 - 0.99**step)).sqrt() + torch.finfo(x.dtype).tiny ** 0.5
+        x.copy_(torch.where(wild, best, x - rate * self._first / (1 - 0.9**step) / root))
 
 
 def hessian(gradients: Gradients, vector: Tensor, count: int) -> Tensor:

@@ -18,10 +18,10 @@ from tqdm.auto import tqdm
 
 from pyro_hyperbolic.accelerate.checkpoint import load_checkpoint, save_checkpoint
 from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, Sweep, drawn, trajectories
+from pyro_hyperbolic.accelerate.leapfrog import CapturedLeapfrog
 from pyro_hyperbolic.accelerate.programs.functional import check_program
 from pyro_hyperbolic.accelerate.programs.modes import Largest
 from pyro_hyperbolic.infer.posterior.energy import Energy, Program
-from pyro_hyperbolic.infer.posterior.fits import descend
 from pyro_hyperbolic.infer.posterior.jumps import Jumps
 from pyro_hyperbolic.infer.posterior.moves import Points
 from pyro_hyperbolic.infer.posterior.result import Posterior
@@ -85,7 +85,7 @@ def sample_posterior(
     :param hottest: a temperature above 1, such as 4, where chains stay in different modes: every chain then has
         companions at temperatures up to this one, with which it exchanges places
         (:class:`~pyro_hyperbolic.infer.posterior.tempering.Ladder`). There are about
-        ``1.5 * log(hottest) * sqrt(D / 2)`` of them for ``D`` numbers, so this is for a GPU, or for few numbers. The
+        ``2 * log(hottest) * sqrt(D / 2)`` of them for ``D`` numbers, so this is for a GPU, or for few numbers. The
         density to the power ``1 / hottest`` must have an integral: that of a Cauchy prior has none from 2 on.
     :param progress: show a bar.
     :param checkpoint: a file to which the draws are written from time to time. If it is there, the run goes on from it,
@@ -181,6 +181,7 @@ class Chains:
     def __init__(self, target: Target, ladder: Ladder, settings: dict[str, Any], clock: _Clock, progress: bool) -> None:
         self.target, self.ladder, self.settings, self.clock, self.progress = target, ladder, settings, clock, progress
         self.gradients = ladder.gradients(target.gradients)
+        self.leap = CapturedLeapfrog(ladder.gradients(target.plain_gradients))
         self.points: list[Points] = []
         first = 0.5 / target.size**0.25
         self.size: Any = first if ladder.is_one else first * ladder.betas.rsqrt()
@@ -372,7 +373,7 @@ class Chains:
         return (own / first * size).repeat_interleave(self.ladder.chains), steps
 
     def _move(self, size: Any, steps: int) -> Sweep:
-        self.state, sweep = trajectories(self.gradients, self.state, self.metric, size, steps)
+        self.state, sweep = trajectories(self.leap, self.state, self.metric, size, steps)
         return sweep
 
     def _restart(self, stuck: Tensor) -> None:
@@ -409,7 +410,7 @@ class Chains:
         There are none to speak of if the chains go from one to another.
         """
         halves = (self.target.filled(self.draws[at]) for at in (len(self.draws) // 2, -1))
-        (_, before), (fits, energies) = (descend(self.target.gradients, x, _FIT_STEPS) for x in halves)
+        (_, before), (fits, energies) = (self.target.descend(x, _FIT_STEPS) for x in halves)
         found = modes(self.target, self.target.turned(fits))
         before, energies = self.ladder.cold(before), self.ladder.cold(energies)
         if not found or ((before - energies).abs() > _APART).double().mean() > 0.5:

@@ -12,7 +12,7 @@ from pyro import poutine
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate.hmc import State
-from pyro_hyperbolic.infer.posterior.fits import descend, hessian, root_of_inverse
+from pyro_hyperbolic.infer.posterior.fits import hessian, root_of_inverse
 from pyro_hyperbolic.infer.posterior.jumps import Jumps
 from pyro_hyperbolic.infer.posterior.target import Target
 
@@ -53,7 +53,7 @@ class Start:
 def find_start(target: Target, start: Mapping[str, Tensor] | Callable[..., Any] | None) -> Start:
     """From values by site, a guide, or nothing: then from draws of the prior."""
     begin = target.prior if start is None else _given(target, start)
-    fits, energies = descend(target.gradients, begin, _STEPS)
+    fits, energies = target.descend(begin, _STEPS)
     if not bool(energies.isfinite().any()):
         raise ValueError(
             f"no point of positive density was found: {target.energy.culprit(begin[0])} has density 0, or one that is"
@@ -136,8 +136,8 @@ def _search(target: Target, fits: Tensor, energies: Tensor) -> tuple[Tensor, Ten
             for some, before in zip(points, known, strict=True):
                 some.known = before.known  # which depend on where the numbers of points are alone
         state, _ = jumps(state, points, target.leaves(x), learn=True)
-        x, _ = descend(target.gradients, state.x, _FEW_STEPS)
-    others, found = descend(target.gradients, x, _STEPS // 2)
+        x, _ = target.descend(state.x, _FEW_STEPS)
+    others, found = target.descend(x, _STEPS // 2)
     fits, energies = torch.cat([fits, others]), torch.cat([energies, found])
     chosen = energies.argsort()[: target.count]
     return fits[chosen], energies[chosen]

@@ -14,6 +14,7 @@ from pyro_hyperbolic.accelerate.programs.compiled import compile_function, expla
 from pyro_hyperbolic.accelerate.trainers.graphs import Captured
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.posterior.energy import Energy
+from pyro_hyperbolic.infer.posterior.fits import Descent
 from pyro_hyperbolic.infer.posterior.gauge import blocks
 from pyro_hyperbolic.infer.posterior.moves import Points
 
@@ -37,6 +38,7 @@ class Target:
     :ivar prior: vectors of draws from the prior.
     :ivar prior_evidence: logarithm of the mean likelihood of the draws: next to nothing where there are many data.
     :ivar ahead: how many vectors for each chain :meth:`many` takes.
+    :ivar descend: fits from vectors.
     :ivar blocks: what may turn freely, and the terms of the energy that hold it.
     """
 
@@ -52,11 +54,18 @@ class Target:
         sets = [site.shape[:-1].numel() for site in energy.sites.values() if site.point is not None]
         few = _AHEAD if self.prior.is_cuda else max(sets, default=2) // 2
         self.ahead = max(1, min(_AHEAD, few, int(most / max(1, compiled.numbers))))
-        self._evaluate = Captured(lambda x: run(x, *self._terms()))
+        self._plain = lambda x: run(x, *self._terms())
+        self._evaluate = Captured(self._plain)
+        self.descend = Descent(self.plain_gradients, self.prior)
 
     def gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies ``(P,)`` and gradients ``(P, D)``, with the terms that hold what turns freely."""
         gradient, (energy, _) = self._evaluate(x)
+        return energy, gradient
+
+    def plain_gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, to be used in what is captured."""
+        gradient, (energy, _) = self._plain(x)
         return energy, gradient
 
     @functools.cached_property

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from pyro_hyperbolic.accelerate.hmc import Gradients, State
 
-_FINE = 1.5  # temperatures for each standard deviation that energies of the hottest are away from those of the coldest
+_FINE = 2.0  # temperatures for each standard deviation that energies of the hottest are away from those of the coldest
+_TIMES = 3  # that all pairs of temperatures exchange places between two trajectories
 _LARGEST_REJECTION = 0.999  # of exchanges, beyond which nothing is known of how far two temperatures are apart
 
 
 def levels_of(hottest: float, size: int) -> int:
-    """So many temperatures up to the hottest one that about half of the exchanges are accepted, of ``size`` numbers."""
+    """So many temperatures up to the hottest one that more than half of the exchanges are accepted."""
     return 1 + math.ceil(_FINE * math.log(hottest) * math.sqrt(size / 2))
 
 
@@ -96,8 +97,8 @@ class Ladder:
             return state
         raw = self.by_level(state.energy) / self.betas.unsqueeze(-1)
         source = torch.arange(self.levels, device=raw.device).unsqueeze(-1).repeat(1, self.chains)
-        for turn in range(2):
-            low = torch.arange(turn, self.levels - 1, 2, device=raw.device)
+        for turn in range(2 * _TIMES):
+            low = torch.arange(turn % 2, self.levels - 1, 2, device=raw.device)
             here, there = source[low], source[low + 1]
             gain = raw.gather(0, here) - raw.gather(0, there)
             gain = (self.betas[low] - self.betas[low + 1]).unsqueeze(-1) * gain
@@ -105,7 +106,7 @@ class Ladder:
             self._accepted[low] += chance.mean(-1)
             taken = torch.rand_like(chance) < chance
             source[low], source[low + 1] = torch.where(taken, there, here), torch.where(taken, here, there)
-        self._tried += 1
+        self._tried += _TIMES
         self._count(source)
         index = (source * self.chains + torch.arange(self.chains, device=raw.device)).flatten()
         scale = self.rows / self.rows[index]

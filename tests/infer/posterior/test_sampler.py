@@ -18,7 +18,6 @@ from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import sample_posterior
 from pyro_hyperbolic.infer.posterior import sampler
 from pyro_hyperbolic.infer.posterior.energy import Energy
-from pyro_hyperbolic.infer.posterior.fits import descend
 from pyro_hyperbolic.infer.posterior.start import find_start
 from pyro_hyperbolic.infer.posterior.target import Target
 
@@ -121,7 +120,7 @@ def test_temperatures_find_modes(tmp_path, monkeypatch):
     assert abs(in_narrow.mean() - 0.3) < 4 * (0.3 * 0.7 / size) ** 0.5
     assert whole.settings["trips"] > 1000
     assert re.search(
-        r"temperatures: 6 from 1 to 20, at least \d\d% of their exchanges accepted, \d+ ways", whole.summary()
+        r"temperatures: 7 from 1 to 20, at least \d\d% of their exchanges accepted, \d+ ways", whole.summary()
     )
 
     path = tmp_path / "run.pt"
@@ -260,7 +259,7 @@ def test_start_in_a_good_arrangement():
     case = CASES["tree of 40"]()
     with sampler.seeded(0):
         target = Target(Energy(case.model, case.args, {}), 8)
-        _, energies = descend(target.gradients, target.prior, 1000)
+        _, energies = target.descend(target.prior, 1000)
         start = find_start(target, None)
         at_best = target.energy(start.best)[0].item()
     assert energies.min() > 1000

@@ -61,7 +61,7 @@ def test_temperatures_are_spread_until_exchanges_are_accepted_alike(ladder):
 
 
 def test_ways_from_the_hottest(ladder):
-    """All exchanges are accepted: a place goes from 3 to 1 and from there to 0, and one comes to 3 each time."""
+    """All exchanges are accepted: a place goes from 3 to 2 and from there to 0, and one comes to 3 each time."""
     state = State(*(torch.zeros(4 * CHAINS, *shape) for shape in ((SIZE,), (), (SIZE,))))
     trips = []
     for _ in range(4):
@@ -80,4 +80,4 @@ def test_pooled(ladder):
 
 def test_levels():
     assert levels_of(1.0, 300) == 1
-    assert levels_of(4.0, 303) == 27
+    assert levels_of(4.0, 303) == 36
