@@ -2,7 +2,7 @@
 
     python -m benchmarks.posteriors
     python -m benchmarks.posteriors "12 leaves" karate "tree of 40" --json posteriors.json
-    python -m benchmarks.posteriors "60 leaves, d = 5" --device cuda --num-chains 64 --seeds 4
+    python -m benchmarks.posteriors "60 leaves, d = 5" --device cuda --num-chains 16 --hottest 4 --seeds 4
     python -m benchmarks.posteriors --calibration 200 --processes 8
 
 Every row counts the time from nothing, the compiler included. ``--calibration`` draws a curvature, four points and
@@ -121,7 +121,7 @@ def calibrate(replicates: int, processes: int, done: Rows) -> Iterator[dict[str,
 
 def rows_of(args: argparse.Namespace, done: Rows) -> Iterator[dict[str, Any]]:
     """The posteriors that are not measured yet."""
-    options = {name: getattr(args, name) for name in ("num_chains", "num_samples", "warmup")}
+    options = {name: getattr(args, name) for name in ("num_chains", "num_samples", "warmup", "hottest")}
     options = {name: value for name, value in options.items() if value is not None}
     known = {(row.get("case"), row.get("seed")) for row in done}
     for name in args.cases or [name for name in CASES if not name.startswith("60")]:
@@ -163,6 +163,7 @@ def parser() -> argparse.ArgumentParser:
     )
     for option in ("--num-chains", "--num-samples", "--warmup"):
         p.add_argument(option, type=positive(int), help="as of sample_posterior (default: that of the case)")
+    p.add_argument("--hottest", type=positive(float), help="temperature, as of sample_posterior")
     p.add_argument("--seeds", type=positive(int), default=1, help="runs of each, with seeds from 0")
     p.add_argument("--calibration", type=positive(int), metavar="N", help="calibrate with so many replicates instead")
     p.add_argument("--processes", type=positive(int), default=2, help="for the calibration")
