@@ -57,6 +57,7 @@ def test_captured_steps_are_those_of_the_loop(steps: int, device: str) -> None:
         for root, size in ((torch.eye(3), 0.1), (torch.rand(3, 3).tril(), torch.rand(6, 1)), (2 * torch.eye(3), 0.2)):
             p, metric = torch.randn_like(state.x), Metric(root.double())
             ours, theirs = (run(state, p, metric, 0.1 * size, steps) for run in (captured, plain))
+            captured(state, -p, metric, 0.1 * size, steps)  # which leaves what was found before alone
             for part in ("x", "energy", "gradient"):
                 assert torch.allclose(getattr(ours[0], part), getattr(theirs[0], part))
             assert torch.allclose(ours[1], theirs[1])

@@ -49,14 +49,14 @@ class CapturedStep:
         rng = torch.cuda.get_rng_state()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(warm_up):
-                step(*own_args, **own_kwargs)
-        torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         spare = generator.clone_state()
         try:
+            with torch.cuda.stream(stream):
+                for _ in range(warm_up):
+                    step(*own_args, **own_kwargs)
+            torch.cuda.current_stream().wait_stream(stream)
             with _no_collection(), torch.cuda.graph(self._graph):
                 self._out = step(*own_args, **own_kwargs)
         except Exception:

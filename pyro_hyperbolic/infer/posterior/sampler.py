@@ -28,12 +28,12 @@ from pyro_hyperbolic.infer.posterior.result import Posterior
 from pyro_hyperbolic.infer.posterior.start import Start, find_start, modes
 from pyro_hyperbolic.infer.posterior.target import Target
 from pyro_hyperbolic.infer.posterior.tempering import Ladder, levels_of
-from pyro_hyperbolic.ops.checks import checked_integer
+from pyro_hyperbolic.ops.checks import checked_integer, is_number
 
 _WINDOWS = 0.15, 0.35, 0.6  # shares of the warm-up after which the metric is learned
 _FIRST_STEPS = 32  # of a trajectory in the first window, in which the step size may be far too small
 _EVERY = 2  # trajectories for each round of moves of points that are often accepted, at least
-_LOOK = {"cpu": 4.0, "cuda": 8.0}  # how long the energies of tries take, in steps of a trajectory
+_LOOK, _LOOK_ON_CUDA = 4.0, 8.0  # how long the energies of tries take, in steps of a trajectory
 _RARE = 0.001  # share of moves of points below which they are left out
 _STUCK = 0.05  # mean acceptance in the first window below which a chain begins anew where another one is
 _WORSE = 5.0  # by how much more than the noise a mean energy must be above the median for the same
@@ -140,16 +140,17 @@ def run_chains(
     num_chains = checked_integer("num_chains", settings["num_chains"], least=2)
     num_samples = checked_integer("num_samples", settings["num_samples"], least=4)
     warmup = checked_integer("warmup", settings["warmup"], least=20)
-    if isinstance(hottest, bool) or not isinstance(hottest, (int, float)) or not 1 <= hottest < math.inf:
+    if not is_number(hottest) or not 1 <= hottest < math.inf:
         raise ValueError(f"hottest must be a temperature of at least 1, got {hottest!r}; 4 is often enough.")
     clock = _Clock()
     energy = Energy(model, args, kwargs)
+    hottest = float(hottest)
     levels = levels_of(hottest, energy.size)
     target = Target(energy, num_chains * levels)
     clock.note("compile")
     known: dict[str, Any] = {"num_chains": num_chains, "warmup": warmup, "seed": settings["seed"]}
     if hottest > 1:
-        known |= {"hottest": float(hottest), "temperatures": levels}
+        known |= {"hottest": hottest, "temperatures": levels}
     ladder = Ladder(hottest, levels, num_chains, target.prior)
     chains = Chains(target, ladder, known, clock, progress)
     if checkpoint is not None and Path(checkpoint).exists():
@@ -251,8 +252,7 @@ class Chains:
                 self._jump(learn=False)
             sweep = self._move(own, steps)
             self.state = self.ladder.exchanged(self.state)
-            fields = {name: self.ladder.cold(getattr(sweep, name)) for name in _FIELDS}
-            self.sweeps.append(Sweep(**fields))
+            self.sweeps.append(Sweep(**{name: self.ladder.cold(getattr(sweep, name)) for name in _FIELDS}))
             self.draws.append(self.ladder.cold(self.state.x))
             self.steps += steps
             if checkpoint is not None and time.perf_counter() - written > _SECONDS:
@@ -351,7 +351,8 @@ class Chains:
 
         Once they have taken as long; where moves are rare that would be too seldom, and they may take longer.
         """
-        cost = 1.0 if self._is_rarely_moved else _LOOK[self.target.prior.device.type]
+        look = _LOOK_ON_CUDA if self.target.prior.is_cuda else _LOOK
+        cost = 1.0 if self._is_rarely_moved else look
         return round(cost * sum(looks) / max(1, len(looks)) * len(lengths) / max(1, sum(lengths)))
 
     def _jump(self, *, learn: bool) -> tuple[Tensor, int]:
@@ -390,12 +391,16 @@ class Chains:
         spaces = self.target.energy.spaces
         if not spaces:
             return {}
-        found = [self.target.curvatures(self.target.filled(x)) for x in self.draws]
+        parts = torch.cat(self.draws).split(self.target.count)
+        found = [self.target.curvatures(self.target.filled(x)) for x in parts]
         out = {}
         for name, space in spaces.items():
             values = []
             for number, own in enumerate(space.curvatures):
-                c = torch.stack([self.ladder.cold(curvatures[name][number]) for curvatures in found], 1)
+                c = torch.cat([curvatures[name][number] for curvatures in found])[
+                    : len(self.draws) * self.ladder.chains
+                ]
+                c = c.unflatten(0, (len(self.draws), self.ladder.chains)).transpose(0, 1)
                 if bool((c == c[:1, :1]).all()):
                     values.append(own)  # it is not drawn
                     continue

@@ -13,7 +13,8 @@ from pyro_hyperbolic.accelerate.hmc import Gradients, State
 
 _FINE = 2.0  # temperatures for each standard deviation that energies of the hottest are away from those of the coldest
 _TIMES = 3  # that all pairs of temperatures exchange places between two trajectories
-_LARGEST_REJECTION = 0.999  # of exchanges, beyond which nothing is known of how far two temperatures are apart
+# Of exchanges, beyond which nothing is known of how far two temperatures are apart.
+_LEAST_REJECTION, _LARGEST_REJECTION = 1e-6, 0.999
 
 
 def levels_of(hottest: float, size: int) -> int:
@@ -44,13 +45,13 @@ class Ladder:
         self.betas = torch.linspace(0.0, -math.log(hottest), levels, dtype=like.dtype, device=like.device).exp()
         self.rows = self.betas.repeat_interleave(chains)
         self._from_hottest = torch.zeros(levels, chains, dtype=torch.bool, device=like.device)
-        self._trips = torch.zeros((), dtype=torch.long, device=like.device)
         self.forget()
 
     def forget(self) -> None:
         """Count exchanges anew."""
         self._accepted = torch.zeros_like(self.betas[1:])
         self._tried = 0
+        self._trips = torch.zeros((), dtype=torch.long, device=self.betas.device)
 
     @property
     def is_one(self) -> bool:
@@ -88,8 +89,8 @@ class Ladder:
         return rows.unflatten(0, (self.levels, self.chains))
 
     def cold(self, rows: Tensor) -> Tensor:
-        """Those of the posterior."""
-        return rows[: self.chains]
+        """Those of the posterior, without the memory of the others."""
+        return rows if self.is_one else rows[: self.chains].clone()
 
     def exchanged(self, state: State) -> State:
         """The chains after exchanges between all neighbouring temperatures, every second pair of them first."""
@@ -126,12 +127,12 @@ class Ladder:
         """
         if self.is_one or not self._tried:
             return state
-        rejected = (1 - self._accepted / self._tried).clamp(0, _LARGEST_REJECTION)
+        rejected = (1 - self._accepted / self._tried).clamp(_LEAST_REJECTION, _LARGEST_REJECTION)
         far = torch.cat([torch.zeros_like(rejected[:1]), torch.special.erfinv(rejected).cumsum(0)])
         before, log = self.rows.clone(), self.betas.log()
         wanted = torch.linspace(0, 1, self.levels, dtype=far.dtype, device=far.device) * far[-1]
         above = torch.searchsorted(far, wanted).clamp(1, self.levels - 1)
-        share = (wanted - far[above - 1]) / (far[above] - far[above - 1]).clamp(min=1e-9)
+        share = (wanted - far[above - 1]) / (far[above] - far[above - 1])
         new = (log[above - 1] + share.clamp(0, 1) * (log[above] - log[above - 1])).exp()
         new[0], new[-1] = self.betas[0], self.betas[-1]
         # In place: they are part of functions that were captured.

@@ -86,7 +86,8 @@ def _of_mixing(record: Record, diagnostics: Mapping[str, Diagnosis]) -> list[Fin
     if not problems:
         return []
     if r_hat > LARGEST_R_HAT and not _by_chance(known[by_r_hat], record.num_chains):
-        hotter = f"hottest={max(4.0, 2 * record.settings.get('hottest', 1.0)):g} to take them from one to another"
+        temperature = max(4.0, 2 * record.settings.get("hottest", 1.0))
+        hotter = f"hottest={temperature:g} in sample_posterior to take them to each other"
         if record.modes is not None and len(record.modes) > 1:
             words = f"the chains are in {len(record.modes)} modes, so take their weights above"
             remedy = f"{words}, {hotter}, or one mode by start="

@@ -78,7 +78,7 @@ COMPLAINTS = {
     "elsewhere": (
         lambda: good() + ELSEWHERE,
         {},
-        r"R-hat of x is 1\.\d+, .* are in different places, so more warmup, hottest=4 to take them .*, or start=",
+        r"R-hat of x is 1\.\d+, .* different places, so more warmup, hottest=4 in sample_posterior .*, or start=",
     ),
     "modes": (lambda: good() + ELSEWHERE, {"modes": MODES}, "the chains are in 2 modes, so take their weights"),
     "three draws": (lambda: good()[:, :3], {}, "3 draws of each chain are too few"),
