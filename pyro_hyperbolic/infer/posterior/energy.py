@@ -189,7 +189,13 @@ class Energy:
                 )
             if _is_latent(site) and not _is_summed_out(site):
                 _check_site(name, site)
-                value = _bijection(site["fn"]).inv(site["value"])
+                try:
+                    value = _bijection(site["fn"]).inv(site["value"])
+                except NotImplementedError as error:
+                    raise ValueError(
+                        f"site {name!r} has a support that torch has no bijection for ({error}); write it by other"
+                        " sites, a mixture by the kind of each point, which is enumerated, and its component."
+                    ) from error
                 is_noise = _is_noise(site)
                 point = name.removesuffix(_NOISE if is_noise else _SUFFIX)
                 is_coords = point != name and point in trace.nodes

@@ -156,6 +156,10 @@ def without_latents():
     pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.tensor(0.0))
 
 
+def mixed():
+    pyro.sample("x", dist.MixtureSameFamily(dist.Categorical(torch.ones(2)), dist.Normal(torch.zeros(2), 1.0)))
+
+
 def impossible():
     x = pyro.sample("x", dist.Normal(0.0, 1.0))
     pyro.sample("y", dist.Uniform(0.0, 1.0), obs=2.0 + 0 * x)
@@ -168,6 +172,7 @@ def impossible():
         (discrete, "site 'k' is discrete and is not enumerated"),
         (improper, "site 'x' has an improper prior"),
         (subsampled, "plate 'data' of model draws a subsample"),
+        (mixed, "site 'x' has a support that torch has no bijection for .*; write it by other sites, a mixture by"),
         (without_latents, "model has no continuous latent"),
         (impossible, "no point of positive density was found: site 'y' has density 0"),
     ],
