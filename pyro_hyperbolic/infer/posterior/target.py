@@ -18,7 +18,8 @@ from pyro_hyperbolic.infer.posterior.fits import Descent
 from pyro_hyperbolic.infer.posterior.gauge import blocks
 from pyro_hyperbolic.infer.posterior.moves import Points
 
-_TRIES = 20  # of draws from the prior with a density, for each chain
+_TRIES = 20  # of draws from the prior with a density, for each one
+_DRAWS = 64  # of them; of more vectors some begin at the same ones
 # Tries of each chain to rearrange points whose energies are computed together: at most so many, and as many as make up
 # about so many numbers in all operations together. More would save no more calls: they would only take their time. And
 # of few points most can be moved, so that only the first of many tries would count: on a CPU as many as half of them.
@@ -159,13 +160,14 @@ class Target:
     def _prior_draws(self) -> tuple[Tensor, float]:
         draws: list[Tensor] = []
         scores: list[float] = []
-        for attempt in range(_TRIES * self.count):
+        count = min(self.count, _DRAWS)
+        for attempt in range(_TRIES * count):
             vector, score = self.energy.draw()
             scores.append(score)
-            last = _TRIES * self.count - attempt <= self.count - len(draws)
+            last = _TRIES * count - attempt <= count - len(draws)
             if last or (bool(vector.isfinite().all()) and bool(self.energy(vector)[0].isfinite())):
                 draws.append(vector.nan_to_num(0.0, 0.0, 0.0))
-            if len(draws) == self.count:
+            if len(draws) == count:
                 break
         evidence = torch.tensor(scores).nan_to_num(-math.inf).logsumexp(0).item() - math.log(len(scores))
-        return torch.stack(draws), evidence
+        return torch.stack(draws)[torch.arange(self.count, device=self.energy.device) % count], evidence
