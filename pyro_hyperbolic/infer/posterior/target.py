@@ -22,7 +22,7 @@ _TRIES = 20  # of draws from the prior with a density, for each one
 _DRAWS = 64  # of them; of more vectors some begin at the same ones
 # Tries of each chain to rearrange points whose energies are computed together: at most so many, and as many as make up
 # about so many numbers in all operations together. More would save no more calls: they would only take their time. And
-# of few points most can be moved, so that only the first of many tries would count: on a CPU as many as half of them.
+# of few points most can be moved, so that only the first of many tries would count: on a CPU two less than there are.
 _AHEAD = 16
 _NUMBERS, _NUMBERS_ON_CUDA = 6_000_000, 750_000_000
 # So many times as often as at first mirrors may be tried: once for so many points, up to so often, and always as many
@@ -53,7 +53,7 @@ class Target:
             run = compiled.fixed(self.prior, *self._terms())
         most = _NUMBERS_ON_CUDA if self.prior.is_cuda else _NUMBERS
         sets = [site.shape[:-1].numel() for site in energy.sites.values() if site.point is not None]
-        few = _AHEAD if self.prior.is_cuda else max(sets, default=2) // 2
+        few = _AHEAD if self.prior.is_cuda else max(sets, default=0) - 2
         self.ahead = max(1, min(_AHEAD, few, int(most / max(1, compiled.numbers))))
         self._plain = lambda x: run(x, *self._terms())
         self._evaluate = Captured(self._plain)
