@@ -391,16 +391,15 @@ class Chains:
         spaces = self.target.energy.spaces
         if not spaces:
             return {}
+        shape = len(self.draws), self.ladder.chains
         parts = torch.cat(self.draws).split(self.target.count)
         found = [self.target.curvatures(self.target.filled(x)) for x in parts]
         out = {}
         for name, space in spaces.items():
             values = []
             for number, own in enumerate(space.curvatures):
-                c = torch.cat([curvatures[name][number] for curvatures in found])[
-                    : len(self.draws) * self.ladder.chains
-                ]
-                c = c.unflatten(0, (len(self.draws), self.ladder.chains)).transpose(0, 1)
+                c = torch.cat([curvatures[name][number] for curvatures in found])
+                c = c[: math.prod(shape)].unflatten(0, shape).transpose(0, 1)
                 if bool((c == c[:1, :1]).all()):
                     values.append(own)  # it is not drawn
                     continue

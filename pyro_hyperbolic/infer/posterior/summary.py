@@ -50,7 +50,7 @@ def facts(record: Record) -> Iterator[str]:
     if "hottest" in settings:
         yield (
             f"temperatures: {settings['temperatures']} from 1 to {settings['hottest']:g}, at least"
-            f" {settings['exchanges']:.0%} of their exchanges accepted, {settings['trips']} ways from the hottest to 1"
+            f" {settings['exchanges']:.0%} of their exchanges accepted, {settings['trips']} trips from the hottest to 1"
         )
     diverged = int(record.divergences.sum())
     yield f"divergences: {diverged} of {record.divergences.numel()} ({diverged / record.divergences.numel():.2%})"

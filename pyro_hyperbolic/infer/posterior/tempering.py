@@ -133,7 +133,7 @@ class Ladder:
         wanted = torch.linspace(0, 1, self.levels, dtype=far.dtype, device=far.device) * far[-1]
         above = torch.searchsorted(far, wanted).clamp(1, self.levels - 1)
         share = (wanted - far[above - 1]) / (far[above] - far[above - 1])
-        new = (log[above - 1] + share.clamp(0, 1) * (log[above] - log[above - 1])).exp()
+        new = (log[above - 1] + share * (log[above] - log[above - 1])).exp()
         new[0], new[-1] = self.betas[0], self.betas[-1]
         # In place: they are part of functions that were captured.
         self.betas.copy_(new)

@@ -120,7 +120,7 @@ def test_temperatures_find_modes(tmp_path, monkeypatch):
     assert abs(in_narrow.mean() - 0.3) < 4 * (0.3 * 0.7 / size) ** 0.5
     assert whole.settings["trips"] > 1000
     assert re.search(
-        r"temperatures: 7 from 1 to 20, at least \d\d% of their exchanges accepted, \d+ ways", whole.summary()
+        r"temperatures: 7 from 1 to 20, at least \d\d% of their exchanges accepted, \d+ trips", whole.summary()
     )
 
     path = tmp_path / "run.pt"

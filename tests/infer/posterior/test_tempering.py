@@ -60,7 +60,7 @@ def test_temperatures_are_spread_until_exchanges_are_accepted_alike(ladder):
     assert torch.allclose(ladder.betas, 9.0 ** -(torch.arange(4) / 3), rtol=0.05)
 
 
-def test_ways_from_the_hottest(ladder):
+def test_trips_from_the_hottest(ladder):
     """All exchanges are accepted: a place goes from 3 to 2 and from there to 0, and one comes to 3 each time."""
     state = State(*(torch.zeros(4 * CHAINS, *shape) for shape in ((SIZE,), (), (SIZE,))))
     trips = []
