@@ -15,6 +15,7 @@ import copy
 import functools
 import inspect
 import logging
+import operator
 import os
 import sys
 import threading
@@ -37,6 +38,7 @@ CHANGES = {
     "outer loops": "loops that cannot be joined are found before all of them are written (CPU)",
     "kernel timing": "kernels among which the compiler chooses are timed back to back",
     "trace order": "operations are moved to where their inputs are known",
+    "pairs": "what numbers are taken from, and which, is computed before",
     "small products": "small products are written as sums of products",
     "one launch": "Adam steps all parameters in one launch",
 }
@@ -238,6 +240,29 @@ def is_view(operation: Any) -> bool:
     """Whether the result of an operation may share memory with its argument; ``True`` where it cannot be asked."""
     schema = getattr(operation, "_schema", None) if is_on() else None
     return schema is None or any(result.alias_info is not None for result in schema.returns)
+
+
+def unchecked() -> dict[Any, Any]:
+    """Operations that look whether numbers exist before they take or add to them, and the same without."""
+    aten = torch.ops.aten
+    names = {"index.Tensor": "_unsafe_index.Tensor", "index_put.default": "_unsafe_index_put.default"}
+    try:
+        found = {operator.attrgetter(a)(aten): operator.attrgetter(b)(aten) for a, b in names.items()}
+    except AttributeError:
+        return {}
+    return found if is_on() else {}
+
+
+def keeping() -> Any:
+    """An operation that is given a tensor and its strides, and whose result the compiler computes before it is used.
+
+    ``None`` where there is none: then the compiler computes it again wherever it is used.
+    """
+    try:
+        from torch._inductor.inductor_prims import force_stride_order  # slow to import
+    except ImportError:
+        return None
+    return force_stride_order if is_on() else None
 
 
 @contextlib.contextmanager

@@ -19,6 +19,8 @@ from pyro_hyperbolic.accelerate import private
 from pyro_hyperbolic.accelerate.programs.modes import AtMost, TooLong
 from pyro_hyperbolic.accelerate.programs.rewrites import (
     compute_once,
+    fold_indices,
+    keep_sources,
     lift_constants,
     order_by_depth,
     write_out_of_place,
@@ -92,6 +94,8 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
         return Uncompiled(function)
     write_out_of_place(graph)
     compute_once(graph)
+    if private.is_made("pairs"):
+        fold_indices(graph)
     if private.is_made("trace order"):
         order_by_depth(graph)
     is_tuned = tune and any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
@@ -163,6 +167,8 @@ class CompiledGraph:
         is_double = any(isinstance(t, Tensor) and t.dim() and t.dtype == torch.float64 for t in leaves)
         if options and not is_double and private.is_made("small products"):
             write_out_products(graph)
+        if private.is_made("pairs"):
+            keep_sources(graph)
         return private.compile_graph(graph, leaves, (_USUAL if is_cuda else _USUAL_ON_CPU) | options)
 
     def _run_uncompiled(self, forms: Any, leaves: tuple[Any, ...], error: Exception) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyro_hyperbolic.accelerate import private
 from pyro_hyperbolic.accelerate.private import is_view, mutates
 
 # Columns of a product that is thin, and products of numbers in one that is small.
@@ -15,6 +17,7 @@ _FEW_TERMS = 1 << 22
 # The same of float32, which has faster products: the largest size of one that is small, how many products of numbers it
 # has, and the terms of one that is written term by term.
 _NARROW, _FEW_NARROW_TERMS, _FEWEST = 256, 1 << 19, 4
+_MOST_FOLDED = 1 << 20  # indices
 # Operations whose result is their argument, where no derivative is taken.
 _SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
@@ -95,6 +98,79 @@ def compute_once(graph: torch.fx.GraphModule) -> None:
         if other is not node and not any(user.op == "output" for user in node.users):
             node.replace_all_uses_with(other)
     graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def fold_indices(graph: torch.fx.GraphModule) -> None:
+    """Compute once and for all which numbers a program takes from a tensor, where that depends on nothing.
+
+    The compiler computes the pairs of all points anew for every coordinate of theirs, on CUDA in every kernel, and
+    looks at each whether it exists.
+    """
+    nodes, unchecked = [node for node in graph.graph.nodes if node.op == "call_function"], private.unchecked()
+    if any(mutates(node.target) for node in nodes):
+        return
+    values: dict[torch.fx.Node, Any] = {}
+    folded: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in [node for node in nodes if node.target in unchecked]:
+        own, indices = node.args[:2]
+        sizes = getattr(own.meta.get("val"), "shape", ())
+        taken = [(index, sizes[dim : dim + 1]) for dim, index in enumerate(indices) if index is not None]
+        if not all(_is_within(_value(index, values), size) for index, size in taken):
+            continue
+        for index, _ in taken:
+            if index not in folded:
+                name = f"_folded_{len(folded)}"
+                graph.register_buffer(name, values[index].contiguous())
+                with graph.graph.inserting_before(index):
+                    folded[index] = graph.graph.get_attr(name)
+                folded[index].meta = index.meta
+        node.target = unchecked[node.target]
+        node.args = (own, [folded.get(index) for index in indices], *node.args[2:])
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def _value(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
+    """What an operation comes to whatever the inputs of the graph are; ``None`` where it depends on them."""
+    if node not in values:
+        values[node] = None
+        form, target = node.meta.get("val"), node.target
+        is_small = not isinstance(form, Tensor) or form.numel() <= _MOST_FOLDED
+        is_drawn = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+        if callable(target) and is_small and not is_drawn:
+            known = {other: _value(other, values) for other in node.all_input_nodes}
+            if all(value is not None for value in known.values()):
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+                values[node] = target(*args, **kwargs)
+    return values[node]
+
+
+def _is_within(index: Any, size: Sequence[int]) -> bool:
+    """Whether these are indices of a dimension of this size."""
+    if not isinstance(index, Tensor) or index.dtype != torch.int64 or not index.numel():
+        return False
+    return int(index.min()) >= 0 and any(int(index.max()) < s for s in size)
+
+
+def keep_sources(graph: torch.fx.GraphModule) -> None:
+    """Have what numbers are taken from computed before, where more are taken than there are.
+
+    The compiler would compute a point again in each of its pairs.
+    """
+    keep, unchecked = private.keeping(), private.unchecked()
+    taking = {torch.ops.aten.index.Tensor, unchecked.get(torch.ops.aten.index.Tensor)}
+    kept: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in [node for node in graph.graph.nodes if node.target in taking and keep is not None]:
+        own = node.args[0]
+        value = own.meta["val"]
+        if own.op != "call_function" or node.meta["val"].numel() <= value.numel() or 0 in value.stride():
+            continue
+        if own not in kept:
+            with graph.graph.inserting_after(own):
+                kept[own] = graph.graph.call_function(keep, (own, list(value.stride())))
+            kept[own].meta = own.meta
+        node.replace_input_with(own, kept[own])
     graph.recompile()
 
 

@@ -125,22 +125,14 @@ def mirrored(x: Tensor, spans: Tensor, k: Tensor) -> Tensor:
 def _orthogonal(rows: Tensor) -> Tensor:
     """A vector orthogonal to ``d`` vectors ``(P, d, 1 + d)``: what these leave of the axis of which they leave most.
 
-    By Gram and Schmidt: decompositions of matrices cannot be captured.
+    By Gram and Schmidt, of all vectors and axes together: decompositions of matrices cannot be captured.
     """
-    axes: list[Tensor] = []
-    for row in rows.unbind(1):
-        for _ in range(2):  # the second time for the digits
-            if axes:
-                row = _left(row, torch.stack(axes, 1))
-            row = row / (row.square().sum(-1, keepdim=True) + torch.finfo(row.dtype).tiny).sqrt()
-        axes.append(row)
-    known = torch.stack(axes, 1)
-    most = known.square().sum(1).argmin(-1, keepdim=True)
-    axis = (most == torch.arange(rows.shape[-1], device=rows.device)).to(rows.dtype)
-    row = _left(_left(axis, known), known)
-    return row / (row.square().sum(-1, keepdim=True) + torch.finfo(row.dtype).tiny).sqrt()
-
-
-def _left(row: Tensor, axes: Tensor) -> Tensor:
-    """What axes ``(P, m, n)`` leave of rows ``(P, n)``."""
-    return row - ((axes @ row.unsqueeze(-1)).mT @ axes).squeeze(1)
+    count, dim, size = rows.shape
+    axes = torch.eye(size, dtype=rows.dtype, device=rows.device).expand(count, size, size)
+    left = torch.cat([rows, axes], 1)
+    for number in range(dim):
+        row = torch.nn.functional.normalize(left[:, number : number + 1], dim=-1, eps=torch.finfo(rows.dtype).tiny)
+        left = torch.baddbmm(left, left @ row.mT, row, alpha=-1)
+    left = left[:, dim:]
+    most = left.square().sum(-1).argmax(-1)
+    return left[torch.arange(count, device=rows.device), most]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate.hmc import Gradients, State
+from pyro_hyperbolic.accelerate.trainers.graphs import Captured
 
 _FINE = 2.0  # temperatures for each standard deviation that energies of the hottest are away from those of the coldest
 _TIMES = 3  # that all pairs of temperatures exchange places between two trajectories
@@ -45,6 +46,7 @@ class Ladder:
         self.betas = torch.linspace(0.0, -math.log(hottest), levels, dtype=like.dtype, device=like.device).exp()
         self.rows = self.betas.repeat_interleave(chains)
         self._from_hottest = torch.zeros(levels, chains, dtype=torch.bool, device=like.device)
+        self._exchange = Captured(self._exchanged)  # a hundred small kernels
         self.forget()
 
     def forget(self) -> None:
@@ -96,28 +98,34 @@ class Ladder:
         """The chains after exchanges between all neighbouring temperatures, every second pair of them first."""
         if self.is_one:
             return state
-        raw = self.by_level(state.energy) / self.betas.unsqueeze(-1)
-        source = torch.arange(self.levels, device=raw.device).unsqueeze(-1).repeat(1, self.chains)
-        for turn in range(2 * _TIMES):
-            low = torch.arange(turn % 2, self.levels - 1, 2, device=raw.device)
+        limits = torch.rand(2 * _TIMES, *self._from_hottest.shape, dtype=state.x.dtype, device=state.x.device)
+        x, energy, gradient, accepted, self._from_hottest, trips = self._exchange(
+            state.x, state.energy, state.gradient, self._from_hottest, limits
+        )
+        self._accepted, self._trips, self._tried = self._accepted + accepted, self._trips + trips, self._tried + _TIMES
+        return State(x, energy, gradient)
+
+    def _exchanged(
+        self, x: Tensor, energy: Tensor, gradient: Tensor, from_hottest: Tensor, limits: Tensor
+    ) -> tuple[Tensor, ...]:
+        raw = self.by_level(energy) / self.betas.unsqueeze(-1)
+        source = torch.arange(self.levels, device=x.device).unsqueeze(-1).repeat(1, self.chains)
+        accepted = torch.zeros_like(self.betas[1:])
+        for turn, limit in enumerate(limits):
+            low = torch.arange(turn % 2, self.levels - 1, 2, device=x.device)
             here, there = source[low], source[low + 1]
             gain = raw.gather(0, here) - raw.gather(0, there)
             gain = (self.betas[low] - self.betas[low + 1]).unsqueeze(-1) * gain
             chance = gain.nan_to_num(-math.inf).clamp(max=0).exp()
-            self._accepted[low] += chance.mean(-1)
-            taken = torch.rand_like(chance) < chance
+            accepted[low] += chance.mean(-1)
+            taken = limit[low] < chance
             source[low], source[low + 1] = torch.where(taken, there, here), torch.where(taken, here, there)
-        self._tried += _TIMES
-        self._count(source)
-        index = (source * self.chains + torch.arange(self.chains, device=raw.device)).flatten()
-        scale = self.rows / self.rows[index]
-        return State(state.x[index], state.energy[index] * scale, state.gradient[index] * scale.unsqueeze(-1))
-
-    def _count(self, source: Tensor) -> None:
-        came = self._from_hottest.gather(0, source)
-        self._trips += came[0].sum()
+        came = from_hottest.gather(0, source)
+        trips = came[0].sum()
         came[0], came[-1] = False, True
-        self._from_hottest = came
+        index = (source * self.chains + torch.arange(self.chains, device=x.device)).flatten()
+        scale = self.rows / self.rows[index]
+        return x[index], energy[index] * scale, gradient[index] * scale.unsqueeze(-1), accepted, came, trips
 
     def spread(self, state: State) -> State:
         """Choose temperatures whose exchanges are accepted alike; the chains at these.

@@ -109,7 +109,9 @@ def _by_chance(diagnosis: Diagnosis, num_chains: int) -> bool:
     a :math:`\chi^2` of :math:`m - 1` degrees of freedom, divided by these, for ``m`` halves of chains. Its quantile is
     Wilson and Hilferty's. Of chains that are slow, ``n`` is too large, and nothing is known of very slow ones.
     """
-    worst = diagnosis.r_hats.nan_to_num(0.0, posinf=math.inf).argmax()
+    if math.isinf(diagnosis.r_hat):  # chains that stay where they are, each elsewhere
+        return False
+    worst = diagnosis.r_hats.nan_to_num(0.0).argmax()
     halves = 2 * num_chains
     each = diagnosis.withins[worst].item() / halves
     spread = 2 / (9 * (halves - 1))

@@ -17,7 +17,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_hyperbolic.accelerate import private
 from pyro_hyperbolic.accelerate.programs.compiled import CompiledLater, compile_function
-from pyro_hyperbolic.accelerate.programs.rewrites import compute_once, write_out_of_place, write_out_products
+from pyro_hyperbolic.accelerate.programs.rewrites import (
+    compute_once,
+    fold_indices,
+    keep_sources,
+    write_out_of_place,
+    write_out_products,
+)
 from pyro_hyperbolic.infer import FastSVI
 from tests.accelerate.nets import STEPS, Net, adam, losses, trainer
 from tests.helpers import each, same
@@ -224,6 +230,44 @@ def test_a_trace_says_everything_once(of_a_view):
     assert ("aten.mul_.Tensor" in names) == ("aten.detach.default" in names) == of_a_view
     torch.manual_seed(0)
     torch.testing.assert_close(graph(x), expected)
+
+
+def of_pairs(x: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
+    return tuple(torch.triu_indices(5, 5, 1))
+
+
+@each(
+    "pairs",
+    [
+        of_pairs,
+        lambda x, given: (given, given + 1),
+        lambda x, given: (torch.arange(-4, 0), torch.arange(-5, -1)),
+        lambda x, given: (torch.randperm(5), torch.randperm(5)),
+        lambda x, given: (x[:, 0].argsort(), x[:, 1].argsort()),
+    ],
+)
+def test_pairs_are_known_before(pairs: Any) -> None:
+    """Where they depend on nothing and exist; a point is then computed once, and not in each of its pairs."""
+
+    def gradient(x: Tensor, given: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            i, j = pairs(x.detach(), given)
+            points = x.tanh()
+            return torch.autograd.grad((points[i] - points[j]).square().sum(-1).cosh().sum(), x)[0]
+
+    args = torch.randn(5, 2), torch.arange(4)
+    graph = make_fx(gradient, tracing_mode="fake")(*args)
+    torch.manual_seed(0)
+    expected = graph(*args)
+    fold_indices(graph)
+    keep_sources(graph)
+    names = [str(node.target) for node in graph.graph.nodes]
+    known = pairs is of_pairs
+    assert names.count("aten.index.Tensor") == names.count("aten.index_put.default") == (0 if known else 2)
+    assert sum("force_stride_order" in name for name in names) == known  # other pairs are no more than points
+    torch.manual_seed(0)
+    torch.testing.assert_close(graph(*args), expected)
 
 
 @pytest.mark.gpu

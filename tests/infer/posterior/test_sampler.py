@@ -81,7 +81,9 @@ def test_known_posteriors_and_interrupted_runs(tmp_path, monkeypatch):
         run(num_samples=40, checkpoint=path)
     monkeypatch.setattr(sampler, "_AT_ONCE", 100)  # values of some draws at a time
     resumed = run(num_samples=40, checkpoint=path)
-    assert all(torch.equal(resumed.samples[name], draws[:, :40]) for name, draws in whole.samples.items())
+    # But for the last digits of values that are computed some at a time.
+    before = {name: draws[:, :40] for name, draws in whole.samples.items()}
+    torch.testing.assert_close(resumed.samples, before, rtol=1e-13, atol=0.0)
     with pytest.raises(ValueError, match="checkpoint has the draws of another run: its settings"):
         run(num_samples=40, checkpoint=path, seed=1)
     with pytest.raises(
