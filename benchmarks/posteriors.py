@@ -2,7 +2,7 @@
 
     python -m benchmarks.posteriors
     python -m benchmarks.posteriors "12 leaves" karate "tree of 40" --json posteriors.json
-    python -m benchmarks.posteriors "60 leaves, d = 5" --device cuda --num-chains 16 --hottest 4 --seeds 4
+    python -m benchmarks.posteriors "60 leaves, d = 5" --device cuda --num-chains 6 --num-samples 4000 --hottest 4
     python -m benchmarks.posteriors --calibration 200 --processes 8
 
 Every row counts the time from nothing, the compiler included. ``--calibration`` draws a curvature, four points and

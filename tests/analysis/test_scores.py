@@ -95,8 +95,7 @@ def test_entropy_of_random_neighbours() -> None:
     assert _mean_entropy(7, 0, 4) == 0
 
 
-@pytest.mark.parametrize("distribution", [WrappedNormal, RiemannianNormal])
-@pytest.mark.parametrize("level", [0.5, 0.9])
+@pytest.mark.parametrize(("distribution", "level"), [(WrappedNormal, 0.5), (RiemannianNormal, 0.9)])
 def test_coverage_is_the_level(distribution, level: float) -> None:
     torch.manual_seed(0)
     ball = PoincareBall(1.4)
@@ -107,18 +106,16 @@ def test_coverage_is_the_level(distribution, level: float) -> None:
     assert posterior_coverage(narrow, z, level=level) < level - 0.2
 
 
-@pytest.mark.parametrize("level", [0.5, 0.9])
-def test_coverage_of_draws_is_the_level(level: float) -> None:
+@pytest.mark.parametrize(("level", "count"), [(0.5, 9), (0.9, 39)])
+def test_coverage_of_draws_is_the_level(level: float, count: int) -> None:
     torch.manual_seed(0)
     for space in (PoincareBall(1.4), Sphere(0.5)):
         centre = space.from_normal_coords(None, torch.randn(2000, 2))
         exact, narrow = (WrappedNormal(centre, scale * torch.tensor([0.2, 1.0]), space) for scale in (1.0, 0.5))
         z = exact.sample()
-        for count in (9, 39):
-            assert posterior_coverage(exact.sample((count,)), z, level=level, manifold=space) == pytest.approx(
-                level, abs=0.03
-            )
-            assert posterior_coverage(narrow.sample((count,)), z, level=level, manifold=space) < level - 0.15
+        found = posterior_coverage(exact.sample((count,)), z, level=level, manifold=space)
+        assert found == pytest.approx(level, abs=0.03)
+        assert posterior_coverage(narrow.sample((count,)), z, level=level, manifold=space) < level - 0.15
 
 
 def test_coverage_of_ellipsoids_and_gaussians() -> None:
