@@ -15,7 +15,6 @@ import copy
 import functools
 import inspect
 import logging
-import operator
 import os
 import sys
 import threading
@@ -245,9 +244,11 @@ def is_view(operation: Any) -> bool:
 def unchecked() -> dict[Any, Any]:
     """Operations that look whether numbers exist before they take or add to them, and the same without."""
     aten = torch.ops.aten
-    names = {"index.Tensor": "_unsafe_index.Tensor", "index_put.default": "_unsafe_index_put.default"}
     try:
-        found = {operator.attrgetter(a)(aten): operator.attrgetter(b)(aten) for a, b in names.items()}
+        found = {
+            aten.index.Tensor: aten._unsafe_index.Tensor,
+            aten.index_put.default: aten._unsafe_index_put.default,
+        }
     except AttributeError:
         return {}
     return found if is_on() else {}
