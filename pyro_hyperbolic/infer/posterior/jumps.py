@@ -63,25 +63,26 @@ class Jumps:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The tries of some points: vectors and energies after them, and which chains have moved ``(P,)``."""
         k, sign = curvature(space, x)
-        tries = points.tries(len(x), learn=learn)
+        tries = points.next_tries(len(x), learn=learn)
         chance, far = torch.zeros_like(tries.picks), torch.zeros_like(tries.picks, dtype=torch.bool)
         limits = torch.rand_like(chance).log()
         look = points.known.get(learn)
         if look is None:
             look = points.known[learn] = Captured(self._look(points, sign, learn))
-        first, chains = torch.zeros_like(x[:, 0], dtype=torch.long), torch.arange(len(x), device=x.device).unsqueeze(-1)
+        first, chains = torch.zeros_like(x[:, 0], dtype=torch.long), torch.arange(len(x), device=x.device)
         begun, window = x, torch.arange(self.ahead, device=x.device)
-        while bool((first < len(limits)).any()):
+        last_one, rows = len(limits) - 1, [part.flatten(0, 1) for part in (limits, *tries.parts)]
+        while bool((first <= last_one).any()):
             number = first.unsqueeze(-1) + window
-            left, number = number < len(limits), number.clamp(max=len(limits) - 1)
-            rows = (part[number, chains] for part in (limits, *tries.parts))
-            x, energy, last, *seen = look(x, energy, k.contiguous(), left, *rows)
+            left = number <= last_one
+            at = (number.clamp(max=last_one) * len(x) + chains.unsqueeze(-1)).flatten()
+            parts = (part.index_select(0, at).unflatten(0, left.shape) for part in rows)
+            x, energy, last, *seen = look(x, energy, k.contiguous(), left, *parts)
             first, self.looks = first + last + 1, self.looks + 1
             if learn:
                 tried = left & (window <= last.unsqueeze(-1))
-                at = number[tried], chains.expand_as(number)[tried]
                 for kept, new in zip((chance, far), seen, strict=True):
-                    kept[at] = new[tried]
+                    kept.view(-1)[at[tried.view(-1)]] = new[tried]
         if learn:
             points.note(tries, chance, far)
         return x, energy, (x != begun).any(-1)
@@ -95,36 +96,32 @@ class Jumps:
         """
 
         def proposal(x: Tensor, k: Tensor, *tries: Tensor) -> tuple[Tensor, ...]:
-            own, curvatures, *parts = (
-                part.flatten(0, 1)
-                for part in (*(row.unsqueeze(1).expand(-1, self.ahead, *row.shape[1:]) for row in (x, k)), *tries)
-            )
-            return points.moved(own, curvatures, sign, *parts)
+            return points.moved(x, k, sign, *tries)
 
         def choice(
             x: Tensor, energy: Tensor, left: Tensor, limits: Tensor, y: Tensor, energies: Tensor, gain: Tensor
         ) -> tuple[tuple[Tensor, ...], Tensor]:
-            chains, energies = torch.arange(len(x), device=x.device), energies.reshape_as(limits)
-            log_ratio = (energy.unsqueeze(-1) - energies + gain.reshape_as(limits)).nan_to_num(-torch.inf)
-            stays = (y.unflatten(0, limits.shape) == x.unsqueeze(1)).all(-1)
+            chains = torch.arange(len(x), device=x.device)
+            log_ratio = (energy.unsqueeze(-1) - energies + gain).nan_to_num(-torch.inf)
+            stays = (y == x.unsqueeze(1)).all(-1)
             accepted = left & (limits < log_ratio) & ~stays
             last = torch.where(accepted, torch.arange(self.ahead, device=x.device), self.ahead - 1).amin(-1)
             moved = accepted[chains, last]
-            x = torch.where(moved.unsqueeze(-1), y[chains * self.ahead + last], x)
+            x = torch.where(moved.unsqueeze(-1), y[chains, last], x)
             found = x, torch.where(moved, energies[chains, last], energy), last
             return found, torch.where(stays, 0.0, log_ratio.clamp(max=0.0).exp())
 
         later = CompiledLater(proposal, _OFTEN), CompiledLater(choice, _OFTEN)
-        propose, choose = points.known.setdefault("later", later)
+        propose, choose = points.later.setdefault("moves", later)
 
         def look(x: Tensor, energy: Tensor, k: Tensor, left: Tensor, limits: Tensor, *tries: Tensor) -> Any:
             y, gain = propose(x, k, *tries)
-            energies = self.energies(y)
+            energies = self.energies(y.flatten(0, 1)).reshape_as(left)
             found, chance = choose(x, energy, left, limits, y, energies, gain)
             if not learn:
                 return found
-            halfway = self.energies((x.repeat_interleave(self.ahead, 0) + y) / 2).reshape_as(left)
-            ends = torch.maximum(energies.reshape_as(left), energy.unsqueeze(-1))
+            halfway = self.energies(((x.unsqueeze(1) + y) / 2).flatten(0, 1)).reshape_as(left)
+            ends = torch.maximum(energies, energy.unsqueeze(-1))
             return *found, chance, ~(halfway - ends <= _BARRIER)
 
         return look

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ _HOPELESS = 0.1  # of the most tries of a round, how many must be accepted that 
 _RARE = 0.1  # the share of mirrors that are accepted, below which they are rare
 _AGAIN = 0.5, 0.8  # the share of mirrors that have led far before, in the warm-up and after it
 _LIKELY, _NEWEST = 0.005, 100  # the probability to be accepted of what is kept, and how many of these at a time
+_ROUNDS, _AT_ONCE = 8, 2**24  # for which tries are drawn together, and numbers of a tensor for that
 
 
 @dataclass
@@ -64,6 +65,11 @@ class Tries:
     spans: Tensor
     shifts: Tensor
 
+    def split(self, count: int) -> list[Tries]:
+        """The tries of so many vectors at a time."""
+        parts = (getattr(self, some.name).split(count, 1) for some in dataclasses.fields(self))
+        return [Tries(*some) for some in zip(*parts, strict=True)]
+
     @property
     def parts(self) -> tuple[Tensor, ...]:
         """What :meth:`Points.moved` takes."""
@@ -81,6 +87,7 @@ class Points:
         mirroring them symmetric.
     :ivar radius: how far they are from the origin in that fit.
     :ivar most: how many times more often than at first mirrors may be tried.
+    :ivar later: functions that are the same for all points with these columns.
     :ivar times: how often each of :data:`MOVES` is tried.
     :ivar library: what has led far.
     """
@@ -91,8 +98,10 @@ class Points:
     distances: Tensor
     radius: float
     most: int = 1
+    later: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._rows = self.columns.mT.contiguous()
         self._rank = self.distances.argsort(-1).argsort(-1)
         self._sets = Sets.of(self.distances)
         self.weights = self._sets.weights
@@ -100,7 +109,9 @@ class Points:
         self.times = dict(MOVES)
         self._shares: dict[str, list[Tensor]] = {name: [] for name in MOVES}
         self.library = Library(self.columns)
-        self.known: dict[Any, Any] = {}  # the moves as functions
+        self.known: dict[Any, Any] = {}  # looks at tries as functions
+        self._next: list[Tries] = []
+        self._drawn: list[Any] = []  # how
 
     def note(self, tries: Tries, chance: Tensor, far: Tensor) -> None:
         """Remember the probabilities to accept tries ``(T, P)``, and which of them lead to another arrangement."""
@@ -118,6 +129,7 @@ class Points:
 
     def learn(self) -> None:
         """Choose which sets to move, and how often to try, by what was accepted so far."""
+        self._next = []
         self.library.learn()
         mean = self._taken.sum() / self._tried.sum().clamp(min=1)
         weights = balanced((self._taken + mean) / (self._tried + 1))
@@ -136,14 +148,18 @@ class Points:
         return self.times["mirror"] > _ACCEPTED["mirror"] / _RARE
 
     def state(self) -> list[Any]:
-        """What was learned."""
-        return [self.weights, self.times, self.library.state()]
+        """What was learned, and which tries come next."""
+        return [self.weights, self.times, self.library.state(), self._drawn, len(self._next)]
 
     def load(self, state: list[Any]) -> None:
-        """Know what was learned."""
-        self.weights, times, entries = state
+        """Know what was learned, and go on with the same tries."""
+        self.weights, times, entries, drawn, left = state
         self.times = dict(times)
         self.library.load(entries)
+        if left:
+            with torch.random.fork_rng([self.columns.device] if self.columns.is_cuda else []):
+                self._draw(*drawn)
+            self._next = self._next[-left:]
 
     def moved(
         self,
@@ -156,32 +172,49 @@ class Points:
         spans: Tensor,
         shifts: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Vectors ``(P, D)`` with some points elsewhere, and the logarithms of the volume that is gained ``(P,)``.
+        """Vectors ``(P, A, D)``: some ``(P, D)`` after ``A`` tries of each, and the logarithms of the volume that is
+        gained ``(P, A)``.
 
-        :param k: the curvature of each one, with its ``sign``. Spaces whose curvature is not constant know no mirrors
-            and no shifts.
-        :param picks: of :class:`Tries` for each one, as the others.
+        :param k: the curvature of each one ``(P, 1, 1)``, with its ``sign``. Spaces whose curvature is not constant
+            know no mirrors and no shifts.
+        :param picks: of :class:`Tries` for each one ``(P, A)``, as the others.
         """
-        here, own = Places.of(vectors[:, self.columns], k, sign), torch.arange(len(self.columns), device=k.device)
+        # The points come last: the same is done to all of them.
+        here = Places.of(vectors[:, self._rows].unsqueeze(1), k.unsqueeze(1), sign)
+        own = torch.arange(len(self.columns), device=k.device)
         sources = torch.where(picks.unsqueeze(-1) < 0, sources, _exchanged(here.v, picks.unsqueeze(-1)))
-        gain = torch.zeros_like(k[:, 0, 0])
         if here.x is None:
-            there = dataclasses.replace(here, v=here.v.take_along_dim(sources.unsqueeze(-1), 1))
+            there, gain = _taken(here.v, sources), torch.zeros_like(picks)
         else:
-            y = here.x.take_along_dim(sources.unsqueeze(-1), 1)
-            for those, through in zip(moves.unbind(1), spans.unbind(1), strict=True):
-                y = torch.where(those.unsqueeze(-1), mirrored(y, through, here.k), y)
+            y = _taken(here.x, sources)
+            for those, through in zip(moves.unbind(2), spans.unbind(2), strict=True):
+                y = torch.where(those.unsqueeze(-2), mirrored(y, through, here.k), y)
             is_shift = (shifts != 0).any(-1, keepdim=True)
-            there, gain = here.moved_to(here.shifted(y, shifts), moves.any(1) | (sources != own) | is_shift)
-        x = vectors.clone()
-        x[:, self.columns] = there.v
+            there, gain = here.moved_to(here.shifted(y, shifts), moves.any(2) | (sources != own) | is_shift)
+        x = vectors.unsqueeze(1).repeat(1, picks.shape[1], 1)
+        x[:, :, self._rows] = there
         return x, gain
 
-    def tries(self, count: int, *, learn: bool = True) -> Tries:
-        """The next ones of so many vectors: shifts, exchanges and mirrors.
+    def next_tries(self, count: int, *, learn: bool) -> Tries:
+        """Those of the next round, of so many vectors.
+
+        They depend on no state, and to draw those of one round takes a hundred operations of few numbers: so those of
+        some rounds are drawn together.
 
         :param learn: whether it is to be found out what leads far: then more of what is not known.
         """
+        if not self._next:
+            numbers = sum(self.times.values()) * count * self.columns.numel()
+            generator = torch.cuda if self.columns.is_cuda else torch
+            self._draw(count, max(1, min(_ROUNDS, _AT_ONCE // numbers)), learn, generator.get_rng_state())
+        return self._next.pop(0)
+
+    def _draw(self, count: int, rounds: int, learn: bool, random: Tensor) -> None:
+        (torch.cuda if self.columns.is_cuda else torch).set_rng_state(random.cpu())
+        self._drawn, self._next = [count, rounds, learn, random], self.tries(count * rounds, learn=learn).split(count)
+
+    def tries(self, count: int, *, learn: bool = True) -> Tries:
+        """Of so many vectors: shifts, exchanges and mirrors (see :meth:`next_tries`)."""
         (number, dim), device, dtype = self.columns.shape, self.columns.device, self.distances.dtype
         shifts, exchanges, mirrors = self.times.values()
         none = torch.full((mirrors, count), -1, device=device)
@@ -299,17 +332,29 @@ class Points:
         return sets, moves & spanned.unsqueeze(-1), spans
 
 
+def _taken(x: Tensor, sources: Tensor) -> Tensor:
+    """Of numbers ``(P, 1, d, N)`` those of other points ``(P, A, M)``."""
+    shape = *sources.shape[:-1], x.shape[-2], -1
+    return x.expand(*shape).gather(-1, sources.unsqueeze(-2).expand(*shape))  # take_along_dim divides indices
+
+
 def _exchanged(v: Tensor, pick: Tensor) -> Tensor:
     """One point and one of the nearest to it in each other's place: who is near whom is a matter of the places.
 
-    :param pick: between 0 and 1, by which both are chosen, ``(P, 1)``.
-    :returns: whose place each point takes ``(P, N)``.
+    :param v: the numbers of points ``(P, 1, d, N)``.
+    :param pick: between 0 and 1, by which both are chosen, ``(P, A, 1)``.
+    :returns: whose place each point takes ``(P, A, N)``.
     """
-    count = v.shape[1]
+    count = v.shape[-1]
     one = (pick * count).long().clamp(0, count - 1)
     at = torch.arange(count, device=v.device)
-    distance = (v - v.take_along_dim(one.unsqueeze(-1), 1)).square().sum(-1)
-    nearest = torch.where(at == one, -1.0, distance).topk(min(count, _NEIGHBOURS + 1), largest=False).indices[:, 1:]
-    place = ((pick * count - one) * nearest.shape[1]).long().clamp(0, nearest.shape[1] - 1)
-    other = nearest.gather(1, place)
+    distance = (v - _taken(v, one)).square().sum(-2)
+    distance = torch.where(at == one, torch.inf, distance)
+    neighbours = min(count - 1, _NEIGHBOURS)
+    chosen = (pick * count - one) * neighbours
+    limit = nearest = distance.amin(-1, keepdim=True)
+    for number in range(1, neighbours):
+        nearest = torch.where(distance > nearest, distance, torch.inf).amin(-1, keepdim=True)
+        limit = torch.where(chosen >= number, nearest, limit)
+    other = (distance == limit).long().argmax(-1, keepdim=True)
     return torch.where(at == one, other, torch.where(at == other, one, at))

@@ -29,11 +29,11 @@ from pyro_hyperbolic.geometry import ConstantCurvature, Euclidean, Manifold
 class Places:
     """Points of a space of constant curvature, by their numbers without bounds and as ``X``.
 
-    :ivar v: the numbers ``(P, N, d)``.
-    :ivar k: the curvature, ``(P, 1, 1)``.
+    :ivar v: the numbers ``(..., d, N)``.
+    :ivar k: the curvature, ``(..., 1, 1)``.
     :ivar sign: what it can be: -1, 0, 1, or 2 for either; nothing in a space of another kind.
-    :ivar x: ``(P, N, 1 + d)``; nothing in a space of another kind.
-    :ivar log_det: logarithm of the Jacobian from the numbers to the space, up to a number ``(P, N)``.
+    :ivar x: ``(..., 1 + d, N)``; nothing in a space of another kind.
+    :ivar log_det: logarithm of the Jacobian from the numbers to the space, up to a number ``(..., N)``.
     """
 
     v: Tensor
@@ -50,58 +50,70 @@ class Places:
 
     def measured(self) -> Places:
         """The same with ``x`` and ``log_det``, from the numbers."""
-        v, k, dim = self.v, self.k, self.v.shape[-1]
+        v, k, dim = self.v, self.k, self.v.shape[-2]
         if self.sign == 0:
-            return dataclasses.replace(self, x=torch.cat([torch.ones_like(v[..., :1]), v], -1), log_det=0 * v[..., 0])
-        square = v.square().sum(-1, keepdim=True)
+            x = torch.cat([torch.ones_like(v[..., :1, :]), v], -2)
+            return dataclasses.replace(self, x=x, log_det=torch.zeros_like(v[..., 0, :]))
         if self.sign != 1:
-            reach = self._root() * (square + torch.finfo(v.dtype).tiny).sqrt()
+            reach = self._reach(v)
             time, factor = reach.cosh(), reach.sinh() / reach
             log_det = (dim - 1) * factor.log()
         if self.sign == 1 or self.sign == 2:
-            q = 1 + k.clamp(min=0.0) * square / 4
-            round_time, round_factor = 2 / q - 1, 1 / q
+            q = self._round(v)
             if self.sign == 1:
-                time, factor, log_det = round_time, round_factor, -dim * q.log()
+                time, factor, log_det = 2 / q - 1, 1 / q, -dim * q.log()
             else:
-                time, factor = torch.where(k > 0, round_time, time), torch.where(k > 0, round_factor, factor)
+                time, factor = torch.where(k > 0, 2 / q - 1, time), torch.where(k > 0, 1 / q, factor)
                 log_det = torch.where(k > 0, -dim * q.log(), log_det)
-        return dataclasses.replace(self, x=torch.cat([time, factor * v], -1), log_det=log_det.squeeze(-1))
+        return dataclasses.replace(self, x=torch.cat([time, factor * v], -2), log_det=log_det.squeeze(-2))
 
-    def moved_to(self, x: Tensor, some: Tensor | None) -> tuple[Places, Tensor]:
-        """Some points, or all, at ``x``, and the logarithms of the volume gained ``(P,)``."""
-        v = self._numbers(x)
-        there = dataclasses.replace(
-            self, v=v if some is None else torch.where(some.unsqueeze(-1), v, self.v)
-        ).measured()
+    def moved_to(self, x: Tensor, some: Tensor) -> tuple[Tensor, Tensor]:
+        """The numbers of the points, some of which ``(..., N)`` are now at ``x``, and the logarithms of the volume
+        gained ``(...)``.
+        """
+        v, log_det, time = self._numbers(x)
         # Far out the numbers of a point do not hold the image of its image: what does not lead back is not proposed.
-        lost = (there.x - x).square().sum(-1) > torch.finfo(v.dtype).eps * x.square().sum(-1)
-        gain = torch.where(lost, -torch.inf, self.log_det - there.log_det).sum(-1)
-        return there, gain
+        lost = (time - x[..., 0, :]).square() > torch.finfo(v.dtype).eps * x.square().sum(-2)
+        gain = torch.where(some, torch.where(lost, -torch.inf, self.log_det - log_det), 0.0).sum(-1)
+        return torch.where(some.unsqueeze(-2), v, self.v), gain
 
     def shifted(self, x: Tensor, numbers: Tensor) -> Tensor:
-        """Points ``x`` after the shift of the origin along a geodesic to the point with the numbers ``(P, d)``."""
+        """Points ``x`` after the shift of the origin along a geodesic to the point with the numbers ``(..., d)``."""
         k = self.k
-        e = dataclasses.replace(self, v=numbers.unsqueeze(1)).measured().x
-        product = (e[..., 1:] * x[..., 1:]).sum(-1, keepdim=True)
-        time = e[..., :1] * x[..., :1] - k * product
-        return torch.cat([time, x[..., 1:] + e[..., 1:] * (x[..., :1] - k * product / (1 + e[..., :1]))], -1)
+        e = dataclasses.replace(self, v=numbers.unsqueeze(-1)).measured().x
+        (e_time, e_space), (time, space) = ((t[..., :1, :], t[..., 1:, :]) for t in (e, x))
+        product = k * (e_space * space).sum(-2, keepdim=True)
+        return torch.cat([e_time * time - product, space + e_space * (time - product / (1 + e_time))], -2)
 
-    def _numbers(self, x: Tensor) -> Tensor:
-        """The numbers of points ``x``."""
-        space = x[..., 1:]
+    def _numbers(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The numbers of points ``x``, their ``log_det``, and the time that belongs to these numbers."""
+        space, dim = x[..., 1:, :], x.shape[-2] - 1
         if self.sign == 0:
-            return space
+            return space, torch.zeros_like(x[..., 0, :]), torch.ones_like(x[..., 0, :])
         if self.sign != 1:
-            reach = self._root() * (space.square().sum(-1, keepdim=True) + torch.finfo(x.dtype).tiny).sqrt()
-            factor = reach.asinh() / reach
+            reach = self._reach(space)
+            time, factor = (1 + reach.square()).sqrt(), reach.asinh() / reach
+            log_det = (1 - dim) * factor.log()
         if self.sign == 1 or self.sign == 2:
-            round_factor = 2 / (1 + x[..., :1])
-            factor = round_factor if self.sign == 1 else torch.where(self.k > 0, round_factor, factor)
-        return space * factor
+            round_factor = 2 / (1 + x[..., :1, :])
+            q = self._round(space * round_factor)
+            if self.sign == 1:
+                time, factor, log_det = 2 / q - 1, round_factor, -dim * q.log()
+            else:
+                is_round = self.k > 0
+                time, factor = torch.where(is_round, 2 / q - 1, time), torch.where(is_round, round_factor, factor)
+                log_det = torch.where(is_round, -dim * q.log(), log_det)
+        v = torch.cat([row * factor for row in space.split(1, -2)], -2)
+        return v, log_det.squeeze(-2), time.squeeze(-2)
 
-    def _root(self) -> Tensor:
-        return (-self.k).clamp(min=torch.finfo(self.k.dtype).tiny ** 0.5).sqrt()
+    def _reach(self, v: Tensor) -> Tensor:
+        """Lengths in units of the curvature, where it is negative."""
+        tiny = torch.finfo(v.dtype).tiny
+        return (-self.k).clamp(min=tiny**0.5).sqrt() * (v.square().sum(-2, keepdim=True) + tiny).sqrt()
+
+    def _round(self, v: Tensor) -> Tensor:
+        """By what numbers are larger than positions, where the curvature is positive."""
+        return 1 + self.k.clamp(min=0.0) * v.square().sum(-2, keepdim=True) / 4
 
 
 def curvature(space: Manifold, vectors: Tensor) -> tuple[Tensor, int | None]:
@@ -113,26 +125,30 @@ def curvature(space: Manifold, vectors: Tensor) -> tuple[Tensor, int | None]:
 
 
 def mirrored(x: Tensor, spans: Tensor, k: Tensor) -> Tensor:
-    """The points mirrored at the hyperplane through ``d`` sums of points with weights ``(P, d, N)``."""
-    along = spans.to(x.dtype) @ x
-    a = torch.linalg.cross(along[:, 0], along[:, 1]) if x.shape[-1] == 3 else _orthogonal(along)
-    a = a.unsqueeze(1)
-    ga = torch.cat([k * a[..., :1], a[..., 1:]], -1)
-    length = (a * ga).sum(-1, keepdim=True)
-    return x - 2 * (x * a).sum(-1, keepdim=True) / torch.where(length == 0, 1.0, length) * ga
+    """The points mirrored at the hyperplane through ``d`` sums of points with weights ``(..., d, N)``."""
+    along = (spans.to(x.dtype).unsqueeze(-2) * x.unsqueeze(-3)).sum(-1)
+    a = torch.linalg.cross(along[..., 0, :], along[..., 1, :]) if along.shape[-1] == 3 else _orthogonal(along)
+    a = a.unsqueeze(-1)
+    ga = torch.cat([k * a[..., :1, :], a[..., 1:, :]], -2)
+    length = (a * ga).sum(-2, keepdim=True)
+    return x - 2 * (x * a).sum(-2, keepdim=True) / torch.where(length == 0, 1.0, length) * ga
 
 
 def _orthogonal(rows: Tensor) -> Tensor:
-    """A vector orthogonal to ``d`` vectors ``(P, d, 1 + d)``: what these leave of the axis of which they leave most.
+    """A vector orthogonal to ``d`` vectors ``(..., d, 1 + d)``: what these leave of the axis of which they leave most.
 
-    By Gram and Schmidt, of all vectors and axes together: decompositions of matrices cannot be captured.
+    By Gram and Schmidt, of all vectors and axes together: decompositions of matrices cannot be captured. What is left
+    is made orthogonal twice, for the digits.
     """
-    count, dim, size = rows.shape
-    axes = torch.eye(size, dtype=rows.dtype, device=rows.device).expand(count, size, size)
-    left = torch.cat([rows, axes], 1)
-    for number in range(dim):
-        row = torch.nn.functional.normalize(left[:, number : number + 1], dim=-1, eps=torch.finfo(rows.dtype).tiny)
-        left = torch.baddbmm(left, left @ row.mT, row, alpha=-1)
-    left = left[:, dim:]
+    size, tiny = rows.shape[-1], torch.finfo(rows.dtype).tiny
+    axes = torch.eye(size, dtype=rows.dtype, device=rows.device).expand(*rows.shape[:-2], size, size)
+    left, done = torch.cat([torch.nn.functional.normalize(rows, dim=-1, eps=tiny), axes], -2), []
+    for _ in range(size - 1):
+        row, left = left[..., :1, :], left[..., 1:, :]
+        row = torch.nn.functional.normalize(row, dim=-1, eps=tiny)
+        left = torch.addcmul(left, (left * row).sum(-1, keepdim=True), row, value=-1)
+        done.append(row)
     most = left.square().sum(-1).argmax(-1)
-    return left[torch.arange(count, device=rows.device), most]
+    a = left.gather(-2, most[..., None, None].expand(*most.shape, 1, size))
+    known = torch.cat(done, -2)
+    return (a - ((a * known).sum(-1, keepdim=True) * known).sum(-2, keepdim=True)).squeeze(-2)

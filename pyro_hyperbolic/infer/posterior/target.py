@@ -45,6 +45,9 @@ class Target:
 
     def __init__(self, energy: Energy, count: int) -> None:
         self.energy, self.count, self.size = energy, count, energy.size
+        self._later: dict[
+            tuple[str, int], dict[str, Any]
+        ] = {}  # functions of points, compiled once they are used often
         self.prior, self.prior_evidence = self._prior_draws()
         self.blocks = blocks({name: site.shape for name, site in self.energy.sites.items()}, self.prior)
         mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None, None))
@@ -120,7 +123,8 @@ class Target:
                     distances = one.dist(points.unsqueeze(0), points.unsqueeze(1)).fill_diagonal_(-1.0)
                     radius = vector[part].square().sum(-1).mean().sqrt().item()
                     times = max(self.ahead, min(_TIMES, len(part) // _POINTS))
-                    out.append(Points(site.point, number, part, distances, radius, times))
+                    later = self._later.setdefault((name, number), {})
+                    out.append(Points(site.point, number, part, distances, radius, times, later))
         return out
 
     def hold(self, vectors: Tensor, best: Tensor) -> None:

@@ -51,7 +51,9 @@ def numbers_of(move):
 
 
 def moved(points, vectors, manifold, tries, number):
-    return points.moved(vectors, *curvature(manifold, vectors), *(part[number] for part in tries.parts))
+    parts = (part[number].unsqueeze(1) for part in tries.parts)
+    there, gain = points.moved(vectors, *curvature(manifold, vectors), *parts)
+    return there.squeeze(1), gain.squeeze(1)
 
 
 @pytest.mark.parametrize("space", SPACES)
