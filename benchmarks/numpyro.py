@@ -20,18 +20,16 @@ import functools
 import importlib.util
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import pyro
 import torch
 from pyro.infer import Trace_ELBO
 
-from benchmarks.from_nothing import seconds
+from benchmarks.from_nothing import both_seconds
 from benchmarks.numpyro_nuts import POSTERIORS, Walk, many, walks
 from benchmarks.results import GO_ON, add_results, earlier, require
 from examples.command import at_least, command, device, make_parser, natural, positive
@@ -97,9 +95,8 @@ def from_nothing(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Microseconds of processes that train one model, first with empty caches and then with those of the first."""
     times: dict[str, dict[str, Any]] = {cache: {} for cache in CACHES}
     for name, side in (("wrapped", "ours"), ("numpyro", "numpyro")):
-        with tempfile.TemporaryDirectory() as folder:
-            for cache in CACHES:
-                times[cache][name] = 1e6 * seconds(side, args, Path(folder))
+        for cache, seconds in zip(CACHES, both_seconds(side, args), strict=True):
+            times[cache][name] = 1e6 * seconds
     return times
 
 

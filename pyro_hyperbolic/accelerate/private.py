@@ -16,6 +16,7 @@ import functools
 import inspect
 import logging
 import os
+import queue
 import sys
 import threading
 import warnings
@@ -35,6 +36,7 @@ CHANGES = {
     "loop order": "joined loops wait for sums in place (CPU); without it gradients of indexing are wrong in torch 2.13",
     "dtype rules": "rules for the types of results are made once, not for every operation",
     "outer loops": "loops that cannot be joined are found before all of them are written (CPU)",
+    "early kernels": "kernels are compiled while others are still written (CPU)",
     "kernel timing": "kernels among which the compiler chooses are timed back to back",
     "trace order": "operations are moved to where their inputs are known",
     "pairs": "what numbers are taken from, and which, is computed before",
@@ -92,9 +94,9 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 @functools.cache
 def _start_early(is_cuda: bool) -> None:
-    """Let other processes do, while this one traces, what the compiler would wait for.
+    """Let others do, while this thread traces, what the compiler would wait for.
 
-    They start on CUDA. For a CPU the C++ compiler is tried, and reads torch's headers, once and for all: six seconds.
+    On CUDA its processes start. For a CPU the C++ compiler reads torch's headers, once and for all: six seconds.
     """
     try:
         from torch._inductor.async_compile import AsyncCompile  # slow to import
@@ -102,18 +104,36 @@ def _start_early(is_cuda: bool) -> None:
         if is_cuda:
             AsyncCompile.wakeup()
             return
-        from torch._inductor import compile_fx  # noqa: F401  # all of it, before there is another thread
+        from torch._inductor import compile_fx, config  # noqa: F401  # all of it, before there is another thread
         from torch._inductor.codecache import CppPythonBindingsCodeCache
-        from torch._inductor.cpu_vec_isa import pick_vec_isa
+        from torch._inductor.cpu_vec_isa import valid_vec_isa_list
     except ImportError:
         return
+    # The processor says what it can do. That the C++ compiler can too would be tried three times, for eight seconds.
+    trusted = {"cpp.vec_isa_ok": True} if getattr(config.cpp, "vec_isa_ok", 0) is None else {}
+    with config.patch(trusted):
+        valid_vec_isa_list()
+    _in_turn(lambda: CppPythonBindingsCodeCache.load_pybinding_async([], _NOTHING))
 
-    def read_headers() -> None:
-        with contextlib.suppress(Exception):  # the compiler will say what is wrong when it is used
-            bool(pick_vec_isa())
-            CppPythonBindingsCodeCache.load_pybinding([], _NOTHING)
 
-    threading.Thread(target=read_headers, daemon=True).start()
+_tasks: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+
+
+@functools.cache
+def _start_thread() -> None:
+    def work() -> None:
+        while True:
+            task = _tasks.get()
+            with contextlib.suppress(Exception):  # the compiler will say what is wrong when it comes to the same
+                task()
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+def _in_turn(task: Callable[[], Any]) -> None:
+    """Let another thread do this, after all else that it was given before."""
+    _start_thread()
+    _tasks.put(task)
 
 
 _NOTHING = """
@@ -141,7 +161,10 @@ def compile_graph(
         compiled = torch.compile(graph, dynamic=False)
         return compiled, compiled(*leaves)
     known = {name: value for name, value in options.items() if hasattr(config, name)}
-    with warnings.catch_warnings(), _quiet(), _back_to_back(), _kept_order(), _rules_once(), _written_once():
+    changes = (_quiet, _back_to_back, _kept_order, _rules_once, _written_once, _compiled_early)
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        for change in changes:
+            stack.enter_context(change())
         # Advice of the compiler: whether products may be less exact is for the user to say.
         warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
         # Of the compiler to its own authors, while it tunes.
@@ -280,6 +303,9 @@ def _quiet() -> Iterator[None]:
 
 def _forget_threads() -> None:
     """Of the compiler, in a process that was forked (as those of several chains are) and so has none of them."""
+    global _tasks
+    _tasks = queue.SimpleQueue()
+    _start_thread.cache_clear()
     if "torch._inductor.async_compile" in sys.modules:
         with contextlib.suppress(ImportError, AttributeError):
             from torch._inductor.async_compile import AsyncCompile
@@ -418,6 +444,37 @@ def _written_once() -> Iterator[None]:
         yield
     finally:
         kind.codegen_outer_loop_node = write
+
+
+@contextlib.contextmanager
+def _compiled_early() -> Iterator[None]:
+    """Let the C++ compiler begin with a loop as soon as it is written, while the next ones are.
+
+    Torch gives it all of them at the end (2.13), and what is known by then is not compiled again.
+    """
+    try:
+        from torch._inductor.async_compile import AsyncCompile
+        from torch._inductor.codegen.wrapper import PythonWrapperCodegen  # slow to import
+    except ImportError:
+        yield
+        return
+    kind: Any = PythonWrapperCodegen
+    define = getattr(kind, "define_kernel", None)
+    if not is_made("early kernels") or define is None or not hasattr(AsyncCompile, "cpp_pybinding"):
+        yield
+        return
+
+    def define_and_begin(wrapper: Any, name: str, body: str, *args: Any, **kwargs: Any) -> Any:
+        if body.startswith("async_compile.cpp_pybinding("):
+            # The call that the compiled module will make.
+            _in_turn(lambda: eval(body, {"async_compile": AsyncCompile()}))
+        return define(wrapper, name, body, *args, **kwargs)
+
+    kind.define_kernel = define_and_begin
+    try:
+        yield
+    finally:
+        kind.define_kernel = define
 
 
 _CALLS = 20  # at most, in a row

@@ -16,6 +16,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate import private
+from pyro_hyperbolic.accelerate.programs.isolation import no_collection
 from pyro_hyperbolic.accelerate.programs.modes import AtMost, TooLong
 from pyro_hyperbolic.accelerate.programs.rewrites import (
     compute_once,
@@ -82,7 +83,7 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
         return [t.contiguous() if isinstance(t, Tensor) else t for t in out]
 
     try:
-        with pyro.validation_enabled(False):
+        with pyro.validation_enabled(False), no_collection():
             graph = private.trace(flat, leaves)
     except TooLong:
         warn_user(
@@ -169,7 +170,8 @@ class CompiledGraph:
             write_out_products(graph)
         if private.is_made("pairs"):
             keep_sources(graph)
-        return private.compile_graph(graph, leaves, (_USUAL if is_cuda else _USUAL_ON_CPU) | options)
+        with no_collection():
+            return private.compile_graph(graph, leaves, (_USUAL if is_cuda else _USUAL_ON_CPU) | options)
 
     def _run_uncompiled(self, forms: Any, leaves: tuple[Any, ...], error: Exception) -> Any:
         cause = getattr(error, "inner_exception", error)

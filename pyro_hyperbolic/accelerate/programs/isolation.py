@@ -1,8 +1,9 @@
-"""Evaluations that leave no trace in the run of a program."""
+"""Evaluations that leave no trace in the run of a program, and work that Python's collector is kept from."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterator
 
 import torch
@@ -21,3 +22,15 @@ def isolated() -> Iterator[None]:
     # All devices by name: without it torch warns where there are several.
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.no_grad():
         yield
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Without Python's collector, which would look through the million objects of a compiler again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

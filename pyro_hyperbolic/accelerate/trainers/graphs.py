@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from pyro_hyperbolic.accelerate.programs.arguments import split_tensors
 from pyro_hyperbolic.accelerate.programs.compiled import explained
+from pyro_hyperbolic.accelerate.programs.isolation import no_collection
 from pyro_hyperbolic.ops.nested import map_tensors
 
 _AT_ONCE = 8  # steps in one graph
@@ -57,7 +56,8 @@ class CapturedStep:
                 for _ in range(warm_up):
                     step(*own_args, **own_kwargs)
             torch.cuda.current_stream().wait_stream(stream)
-            with _no_collection(), torch.cuda.graph(self._graph):
+            # A graph that no one needs any more, were it destroyed now by the collector, would end the capture.
+            with no_collection(), torch.cuda.graph(self._graph):
                 self._out = step(*own_args, **own_kwargs)
         except Exception:
             # The generator would go on waiting for the end of the capture, and refuse every other draw.
@@ -132,18 +132,6 @@ class Repeated:
     def _take(self, count: int) -> None:
         for _ in range(count):
             self._step()
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Without Python's collector: a graph that no one needs any more, were it destroyed now, would end the capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class CapturedSteps:

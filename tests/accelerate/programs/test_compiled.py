@@ -130,6 +130,19 @@ def test_what_the_short_way_fails_on_goes_the_long_one(x, compiler, monkeypatch)
     assert taken
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_loops_are_compiled_while_others_are_written(early, compiler, monkeypatch):
+    started: list[Any] = []
+    x = torch.randn(9, 9)
+    private._start_early(False)  # which has something to start too
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", compiler)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.private._in_turn", lambda task: started.append(task()))
+    with torch._inductor.config.patch(force_disable_caches=True), private.left_out(*[] if early else ["early kernels"]):
+        run = compile_function(lambda x: (x.sin() @ x).cos(), x)
+        same(run(x), (x.sin() @ x).cos(), 1e-12)
+    assert len(started) == (2 if early else 0)  # one loop before the product, and one after it
+
+
 def test_function_that_is_compiled_later():
     """Its Python does not run any more, and what it uses beside its arguments may have changed."""
     calls, scale = [], torch.ones(3)
