@@ -81,7 +81,7 @@ class Networks(Experiment):
     command = "networks"
 
     seeds: int = 3
-    epochs: int = 500
+    epochs: int = 1500
     chains: int = 8
     warmup: int = 300
     steps: int = 3000

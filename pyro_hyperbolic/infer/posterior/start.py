@@ -19,7 +19,7 @@ from pyro_hyperbolic.infer.posterior.target import Target
 _STEPS = 1000  # of a fit
 # How often points are moved and fitted again: for each of them, at most, in how many steps, and how often it is looked
 # anew which of them are near each other. Half as often where there are so many fits that some will be good.
-_SWEEPS, _MOST_SWEEPS, _FEW_STEPS, _LOOKS, _MANY = 4, 240, 15, 10, 256
+_SWEEPS, _MOST_SWEEPS, _FEW_STEPS, _LOOKS, _MANY = 4, 240, 15, 10, 128
 _LARGEST_DENSE = 1000  # numbers of a vector; beyond, nothing is known of the shape
 _MOST_MODES = 8
 _APART = 0.01  # fits of energies nearer than this are one
