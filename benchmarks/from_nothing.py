@@ -39,6 +39,7 @@ def _seconds(side: str, args: argparse.Namespace, folder: Path) -> float:
         "TMPDIR": folder,  # where torch keeps the headers that a C++ compiler has read
         "TORCHINDUCTOR_CACHE_DIR": folder / "torch",
         "TRITON_CACHE_DIR": folder / "triton",
+        "CUDA_CACHE_PATH": folder / "cuda",
         "JAX_COMPILATION_CACHE_DIR": folder / "jax",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": 0,  # by default what compiles within a second is not kept
     }

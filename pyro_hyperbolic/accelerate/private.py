@@ -11,6 +11,7 @@ left out by :func:`left_out`, by which ``benchmarks/changes.py`` measures what i
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import copy
 import functools
 import inspect
@@ -109,11 +110,12 @@ def _start_early(is_cuda: bool) -> None:
         from torch._inductor.cpu_vec_isa import valid_vec_isa_list
     except ImportError:
         return
-    # The processor says what it can do. That the C++ compiler can too would be tried three times, for eight seconds.
+    # The processor says what it can do. That the C++ compiler can too is tried for the newest extensions alone; to try
+    # the others takes eight seconds. What goes wrong here goes wrong again where it is reported.
     trusted = {"cpp.vec_isa_ok": True} if getattr(config.cpp, "vec_isa_ok", 0) is None else {}
-    with config.patch(trusted):
+    with contextlib.suppress(Exception), config.patch(trusted):
         valid_vec_isa_list()
-    _in_turn(lambda: CppPythonBindingsCodeCache.load_pybinding_async([], _NOTHING))
+    _in_turn(lambda: CppPythonBindingsCodeCache.load_pybinding_async([], ""))
 
 
 _tasks: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
@@ -131,15 +133,9 @@ def _start_thread() -> None:
 
 
 def _in_turn(task: Callable[[], Any]) -> None:
-    """Let another thread do this, after all else that it was given before."""
+    """Let another thread do this, after all else that it was given before, with the settings that hold here."""
     _start_thread()
-    _tasks.put(task)
-
-
-_NOTHING = """
-#include <torch/csrc/inductor/cpp_prefix.h>
-extern "C" void kernel() {}
-"""
+    _tasks.put(functools.partial(contextvars.copy_context().run, task))
 
 
 def compile_graph(
@@ -311,6 +307,9 @@ def _forget_threads() -> None:
             from torch._inductor.async_compile import AsyncCompile
 
             AsyncCompile.pool.cache_clear()  # which would wait for them for ever
+            from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+            CppPythonBindingsCodeCache.cache.clear()  # and for what they have begun
 
 
 if hasattr(os, "register_at_fork"):  # which Windows does not have

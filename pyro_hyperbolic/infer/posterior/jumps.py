@@ -13,7 +13,7 @@ from pyro_hyperbolic.accelerate.hmc import Gradients, State
 from pyro_hyperbolic.accelerate.programs.compiled import CompiledLater
 from pyro_hyperbolic.accelerate.trainers.graphs import Captured
 from pyro_hyperbolic.geometry import Manifold
-from pyro_hyperbolic.infer.posterior.moves import Points
+from pyro_hyperbolic.infer.posterior.moves import Points, moved_vectors
 from pyro_hyperbolic.infer.posterior.places import curvature
 
 _BARRIER = 3.0  # between two arrangements: what the energy has more, halfway from one to the other, than at both ends
@@ -95,8 +95,10 @@ class Jumps:
         nothing counts as not accepted.
         """
 
+        rows = points.columns.mT.contiguous()
+
         def proposal(x: Tensor, k: Tensor, *tries: Tensor) -> tuple[Tensor, ...]:
-            return points.moved(x, k, sign, *tries)
+            return moved_vectors(rows, x, k, sign, *tries)
 
         def choice(
             x: Tensor, energy: Tensor, left: Tensor, limits: Tensor, y: Tensor, energies: Tensor, gain: Tensor

@@ -41,7 +41,8 @@ _HOPELESS = 0.1  # of the most tries of a round, how many must be accepted that 
 _RARE = 0.1  # the share of mirrors that are accepted, below which they are rare
 _AGAIN = 0.5, 0.8  # the share of mirrors that have led far before, in the warm-up and after it
 _LIKELY, _NEWEST = 0.005, 100  # the probability to be accepted of what is kept, and how many of these at a time
-_ROUNDS, _AT_ONCE = 8, 2**24  # for which tries are drawn together, and numbers of a tensor for that
+_ROUNDS, _AT_ONCE = 8, 2**24  # for which tries are drawn together, as long as their points have no more numbers
+_SEEDS = 2**62
 
 
 @dataclass
@@ -72,7 +73,7 @@ class Tries:
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        """What :meth:`Points.moved` takes."""
+        """What :func:`moved_vectors` takes."""
         return self.picks, self.sources, self.moves, self.spans, self.shifts
 
 
@@ -101,7 +102,6 @@ class Points:
     later: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._rows = self.columns.mT.contiguous()
         self._rank = self.distances.argsort(-1).argsort(-1)
         self._sets = Sets.of(self.distances)
         self.weights = self._sets.weights
@@ -157,43 +157,8 @@ class Points:
         self.times = dict(times)
         self.library.load(entries)
         if left:
-            with torch.random.fork_rng([self.columns.device] if self.columns.is_cuda else []):
-                self._draw(*drawn)
+            self._draw(*drawn)
             self._next = self._next[-left:]
-
-    def moved(
-        self,
-        vectors: Tensor,
-        k: Tensor,
-        sign: int | None,
-        picks: Tensor,
-        sources: Tensor,
-        moves: Tensor,
-        spans: Tensor,
-        shifts: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Vectors ``(P, A, D)``: some ``(P, D)`` after ``A`` tries of each, and the logarithms of the volume that is
-        gained ``(P, A)``.
-
-        :param k: the curvature of each one ``(P, 1, 1)``, with its ``sign``. Spaces whose curvature is not constant
-            know no mirrors and no shifts.
-        :param picks: of :class:`Tries` for each one ``(P, A)``, as the others.
-        """
-        # The points come last: the same is done to all of them.
-        here = Places.of(vectors[:, self._rows].unsqueeze(1), k.unsqueeze(1), sign)
-        own = torch.arange(len(self.columns), device=k.device)
-        sources = torch.where(picks.unsqueeze(-1) < 0, sources, _exchanged(here.v, picks.unsqueeze(-1)))
-        if here.x is None:
-            there, gain = _taken(here.v, sources), torch.zeros_like(picks)
-        else:
-            y = _taken(here.x, sources)
-            for those, through in zip(moves.unbind(2), spans.unbind(2), strict=True):
-                y = torch.where(those.unsqueeze(-2), mirrored(y, through, here.k), y)
-            is_shift = (shifts != 0).any(-1, keepdim=True)
-            there, gain = here.moved_to(here.shifted(y, shifts), moves.any(2) | (sources != own) | is_shift)
-        x = vectors.unsqueeze(1).repeat(1, picks.shape[1], 1)
-        x[:, :, self._rows] = there
-        return x, gain
 
     def next_tries(self, count: int, *, learn: bool) -> Tries:
         """Those of the next round, of so many vectors.
@@ -203,15 +168,17 @@ class Points:
 
         :param learn: whether it is to be found out what leads far: then more of what is not known.
         """
-        if not self._next:
+        if not self._next or self._drawn[::2] != [count, learn]:
             numbers = sum(self.times.values()) * count * self.columns.numel()
-            generator = torch.cuda if self.columns.is_cuda else torch
-            self._draw(count, max(1, min(_ROUNDS, _AT_ONCE // numbers)), learn, generator.get_rng_state())
+            rounds = max(1, min(_ROUNDS, _AT_ONCE // numbers))
+            self._draw(count, rounds, learn, int(torch.randint(_SEEDS, (), device="cpu")))
         return self._next.pop(0)
 
-    def _draw(self, count: int, rounds: int, learn: bool, random: Tensor) -> None:
-        (torch.cuda if self.columns.is_cuda else torch).set_rng_state(random.cpu())
-        self._drawn, self._next = [count, rounds, learn, random], self.tries(count * rounds, learn=learn).split(count)
+    def _draw(self, count: int, rounds: int, learn: bool, seed: int) -> None:
+        self._drawn = [count, rounds, learn, seed]
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            torch.manual_seed(seed)
+            self._next = self.tries(count * rounds, learn=learn).split(count)
 
     def tries(self, count: int, *, learn: bool = True) -> Tries:
         """Of so many vectors: shifts, exchanges and mirrors (see :meth:`next_tries`)."""
@@ -330,6 +297,42 @@ class Points:
         weights = spans.to(torch.float64)
         spanned = torch.linalg.det(weights @ weights.mT) > 0.5
         return sets, moves & spanned.unsqueeze(-1), spans
+
+
+def moved_vectors(
+    rows: Tensor,
+    vectors: Tensor,
+    k: Tensor,
+    sign: int | None,
+    picks: Tensor,
+    sources: Tensor,
+    moves: Tensor,
+    spans: Tensor,
+    shifts: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Vectors ``(P, A, D)``: some ``(P, D)`` after ``A`` tries of each, and the logarithms of the volume that is
+    gained ``(P, A)``.
+
+    :param rows: where the numbers of the points are in a vector, ``(d, N)``.
+    :param k: the curvature of each one ``(P, 1, 1)``, with its ``sign``. Spaces whose curvature is not constant
+        know no mirrors and no shifts.
+    :param picks: of :class:`Tries` for each one ``(P, A)``, as the others.
+    """
+    # The points come last: the same is done to all of them.
+    here = Places.of(vectors[:, rows].unsqueeze(1), k.unsqueeze(1), sign)
+    own = torch.arange(rows.shape[-1], device=k.device)
+    sources = torch.where(picks.unsqueeze(-1) < 0, sources, _exchanged(here.v, picks.unsqueeze(-1)))
+    if here.x is None:
+        there, gain = _taken(here.v, sources), torch.zeros_like(picks)
+    else:
+        y = _taken(here.x, sources)
+        for those, through in zip(moves.unbind(2), spans.unbind(2), strict=True):
+            y = torch.where(those.unsqueeze(-2), mirrored(y, through, here.k), y)
+        is_shift = (shifts != 0).any(-1, keepdim=True)
+        there, gain = here.moved_to(here.shifted(y, shifts), moves.any(2) | (sources != own) | is_shift)
+    x = vectors.unsqueeze(1).repeat(1, picks.shape[1], 1)
+    x[:, :, rows] = there
+    return x, gain
 
 
 def _taken(x: Tensor, sources: Tensor) -> Tensor:

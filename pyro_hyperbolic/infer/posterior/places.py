@@ -59,7 +59,8 @@ class Places:
             time, factor = reach.cosh(), reach.sinh() / reach
             log_det = (dim - 1) * factor.log()
         if self.sign == 1 or self.sign == 2:
-            q = self._round(v)
+            # By what numbers are larger than positions.
+            q = 1 + k.clamp(min=0.0) * v.square().sum(-2, keepdim=True) / 4
             if self.sign == 1:
                 time, factor, log_det = 2 / q - 1, 1 / q, -dim * q.log()
             else:
@@ -71,9 +72,9 @@ class Places:
         """The numbers of the points, some of which ``(..., N)`` are now at ``x``, and the logarithms of the volume
         gained ``(...)``.
         """
-        v, log_det, time = self._numbers(x)
+        v, log_det, away = self._numbers(x)
         # Far out the numbers of a point do not hold the image of its image: what does not lead back is not proposed.
-        lost = (time - x[..., 0, :]).square() > torch.finfo(v.dtype).eps * x.square().sum(-2)
+        lost = away > torch.finfo(v.dtype).eps * x.square().sum(-2)
         gain = torch.where(some, torch.where(lost, -torch.inf, self.log_det - log_det), 0.0).sum(-1)
         return torch.where(some.unsqueeze(-2), v, self.v), gain
 
@@ -86,34 +87,31 @@ class Places:
         return torch.cat([e_time * time - product, space + e_space * (time - product / (1 + e_time))], -2)
 
     def _numbers(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The numbers of points ``x``, their ``log_det``, and the time that belongs to these numbers."""
-        space, dim = x[..., 1:, :], x.shape[-2] - 1
+        """The numbers of points ``x``, their ``log_det``, and how far away, squared, these numbers are."""
+        first, space, dim = x[..., :1, :], x[..., 1:, :], x.shape[-2] - 1
         if self.sign == 0:
-            return space, torch.zeros_like(x[..., 0, :]), torch.ones_like(x[..., 0, :])
+            return space, torch.zeros_like(x[..., 0, :]), (1 - x[..., 0, :]).square()
         if self.sign != 1:
             reach = self._reach(space)
-            time, factor = (1 + reach.square()).sqrt(), reach.asinh() / reach
-            log_det = (1 - dim) * factor.log()
+            factor = reach.asinh() / reach
+            log_det, away = (1 - dim) * factor.log(), ((1 + reach.square()).sqrt() - first).square()
         if self.sign == 1 or self.sign == 2:
-            round_factor = 2 / (1 + x[..., :1, :])
-            q = self._round(space * round_factor)
+            round_factor = 2 / (1 + first)
+            size = space.square().sum(-2, keepdim=True)
+            q = 1 + self.k.clamp(min=0.0) * size * round_factor.square() / 4
+            round_away = (2 / q - 1 - first).square() + size * (round_factor / q - 1).square()
             if self.sign == 1:
-                time, factor, log_det = 2 / q - 1, round_factor, -dim * q.log()
+                factor, log_det, away = round_factor, -dim * q.log(), round_away
             else:
                 is_round = self.k > 0
-                time, factor = torch.where(is_round, 2 / q - 1, time), torch.where(is_round, round_factor, factor)
+                factor, away = torch.where(is_round, round_factor, factor), torch.where(is_round, round_away, away)
                 log_det = torch.where(is_round, -dim * q.log(), log_det)
-        v = torch.cat([row * factor for row in space.split(1, -2)], -2)
-        return v, log_det.squeeze(-2), time.squeeze(-2)
+        return space * factor, log_det.squeeze(-2), away.squeeze(-2)
 
     def _reach(self, v: Tensor) -> Tensor:
         """Lengths in units of the curvature, where it is negative."""
         tiny = torch.finfo(v.dtype).tiny
         return (-self.k).clamp(min=tiny**0.5).sqrt() * (v.square().sum(-2, keepdim=True) + tiny).sqrt()
-
-    def _round(self, v: Tensor) -> Tensor:
-        """By what numbers are larger than positions, where the curvature is positive."""
-        return 1 + self.k.clamp(min=0.0) * v.square().sum(-2, keepdim=True) / 4
 
 
 def curvature(space: Manifold, vectors: Tensor) -> tuple[Tensor, int | None]:

@@ -45,9 +45,8 @@ class Target:
 
     def __init__(self, energy: Energy, count: int) -> None:
         self.energy, self.count, self.size = energy, count, energy.size
-        self._later: dict[
-            tuple[str, int], dict[str, Any]
-        ] = {}  # functions of points, compiled once they are used often
+        # Functions of points, which are compiled once they are used often.
+        self._later: dict[tuple[str, int], dict[str, Any]] = {}
         self.prior, self.prior_evidence = self._prior_draws()
         self.blocks = blocks({name: site.shape for name, site in self.energy.sites.items()}, self.prior)
         mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None, None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pyro
@@ -11,6 +12,9 @@ import pytest
 import torch
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor, nn
+from torch._inductor.cpp_builder import CppBuilder
+from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.benchmarking import benchmarker
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -132,15 +136,53 @@ def test_what_the_short_way_fails_on_goes_the_long_one(x, compiler, monkeypatch)
 
 @pytest.mark.parametrize("early", [True, False])
 def test_loops_are_compiled_while_others_are_written(early, compiler, monkeypatch):
-    started: list[Any] = []
+    begun: list[float] = []
+    written: list[float] = []
+    build, codegen = CppBuilder.build, GraphLowering.codegen
+
+    def note_build(self: Any) -> Any:
+        begun.append(time.monotonic())
+        return build(self)
+
+    def note_codegen(self: Any) -> Any:
+        code = codegen(self)
+        for _ in range(500):  # what another thread has to do is little
+            if early and len(begun) < 2:
+                time.sleep(0.01)
+        written.append(time.monotonic())
+        return code
+
     x = torch.randn(9, 9)
-    private._start_early(False)  # which has something to start too
+    compile_function(lambda x: (x @ x).sin(), x)(x)  # headers are read
     monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", compiler)
-    monkeypatch.setattr("pyro_hyperbolic.accelerate.private._in_turn", lambda task: started.append(task()))
-    with torch._inductor.config.patch(force_disable_caches=True), private.left_out(*[] if early else ["early kernels"]):
-        run = compile_function(lambda x: (x.sin() @ x).cos(), x)
-        same(run(x), (x.sin() @ x).cos(), 1e-12)
-    assert len(started) == (2 if early else 0)  # one loop before the product, and one after it
+    with torch._inductor.config.patch(force_disable_caches=True):
+        compile_function(lambda x: (x @ x).cos().sin(), x)(x)
+        monkeypatch.setattr(CppBuilder, "build", note_build)
+        monkeypatch.setattr(GraphLowering, "codegen", note_codegen)
+        scale = torch.rand(()).item()  # so that no earlier run has compiled it
+        with private.left_out(*[] if early else ["early kernels"]):
+            run = compile_function(lambda x: ((scale * x).sin() @ x).cos(), x)
+            same(run(x), ((scale * x).sin() @ x).cos(), 1e-12)
+    # One loop before the product, and one after it, each compiled once.
+    assert len(begun) == 2
+    assert all((b < written[0]) == early for b in begun)
+
+
+def test_without_a_cpp_compiler(x, compiler, monkeypatch):
+    """What is missing is said once, and programs run uncompiled."""
+    expected = losses(trainer(FastSVI, Net()), x)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", compiler)
+    for cached in (private._start_early, valid_vec_isa_list):
+        cached.cache_clear()
+    try:
+        with (
+            torch._inductor.config.patch({"force_disable_caches": True, "cpp.cxx": (None, "/nothing/g++")}),
+            pytest.warns(RuntimeWarning, match="No working C\\+\\+ compiler.* run uncompiled"),
+        ):
+            actual = losses(trainer(FastSVI, Net(), compile=True), x)
+    finally:
+        valid_vec_isa_list.cache_clear()
+    same(actual, expected, 1e-9)
 
 
 def test_function_that_is_compiled_later():

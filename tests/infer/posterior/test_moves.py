@@ -13,8 +13,8 @@ from pyro_hyperbolic.infer.posterior import jumps
 from pyro_hyperbolic.infer.posterior import sets as module
 from pyro_hyperbolic.infer.posterior.gauge import KAPPA, blocks
 from pyro_hyperbolic.infer.posterior.jumps import Jumps
-from pyro_hyperbolic.infer.posterior.moves import MOVES, Points
-from pyro_hyperbolic.infer.posterior.places import curvature
+from pyro_hyperbolic.infer.posterior.moves import MOVES, Points, moved_vectors
+from pyro_hyperbolic.infer.posterior.places import Places, curvature
 from pyro_hyperbolic.infer.posterior.sets import Sets
 
 COUNT, NUMBER = 40, 7
@@ -52,7 +52,7 @@ def numbers_of(move):
 
 def moved(points, vectors, manifold, tries, number):
     parts = (part[number].unsqueeze(1) for part in tries.parts)
-    there, gain = points.moved(vectors, *curvature(manifold, vectors), *parts)
+    there, gain = moved_vectors(points.columns.mT, vectors, *curvature(manifold, vectors), *parts)
     return there.squeeze(1), gain.squeeze(1)
 
 
@@ -263,6 +263,45 @@ def test_what_has_led_far_is_tried_again():
     other.load(points.state())
     assert torch.equal(other.library.weights, points.library.weights)
     assert other.tries(COUNT).entries.max() == 4
+
+
+@pytest.mark.parametrize("used", [0, 1, 5, 8])
+def test_tries_that_were_drawn_come_again(used):
+    """Those of some rounds are drawn together: a run that goes on has the rest of them, and then the same new ones."""
+    points, _, _ = setting("ball", 3)
+    points.learn()
+    for _ in range(used):
+        points.next_tries(COUNT, learn=False)
+    other, _, _ = setting("ball", 3)
+    random, state = torch.get_rng_state(), points.state()
+    rows = [points.next_tries(COUNT, learn=False) for _ in range(10)]
+    torch.set_rng_state(random)
+    other.load(state)
+    assert torch.equal(torch.get_rng_state(), random)
+    for row in rows:
+        again = other.next_tries(COUNT, learn=False)
+        assert all(torch.equal(a, b) for a, b in zip(row.parts, again.parts, strict=True))
+
+
+def test_what_was_drawn_before_is_not_tried_after_the_warm_up():
+    points, _, _ = setting("ball", 3)
+    first = points.next_tries(COUNT, learn=True)
+    points.times["mirror"] = 3
+    assert len(points.next_tries(COUNT, learn=True).picks) == len(first.picks)  # which was drawn with it
+    points.learn()
+    points.times["mirror"] = 3
+    assert len(points.next_tries(COUNT, learn=False).picks) == len(first.picks) - MOVES["mirror"] + 3
+
+
+@pytest.mark.parametrize("sign", [1, 2])
+def test_what_does_not_lead_back_is_not_proposed(sign):
+    """At the far side of a sphere rounding decides where a point is."""
+    angle = torch.tensor([3.0, math.pi - 2e-8])  # from the origin
+    x = torch.stack([angle.cos(), angle.sin(), torch.zeros(2)]) + 4e-16 * torch.randn(50, 3, 2)
+    here = Places.of(torch.randn(2, 2), torch.ones(1, 1), sign)
+    for number in range(2):
+        _, gain = here.moved_to(x, torch.arange(2) == number)
+        assert (gain.isinf().double().mean() > 0.2) == (number == 1)
 
 
 def test_a_term_that_holds_has_one_integral():
