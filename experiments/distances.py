@@ -26,6 +26,11 @@ _LAYOUTS = ("tree", "scaling")
 _NOISE = 0.1  # of points that are fitted in three dimensions first, as a share of the spread
 _PRESSURES = 0.0, 0.01, 0.1, 1.0, 10.0, 100.0  # on these, in units of one nat for each pair at a usual distance
 _FEWER = {"num_chains": 4, "num_samples": 200, "warmup": 200}  # of the largest graph
+_OF_CHAINS = {
+    "num_chains": 8,
+    "num_samples": 500,
+    "warmup": 300,
+}  # in the identity of a mode, which does not depend on it
 _MEMORY = 20  # steps that L-BFGS remembers
 
 
@@ -35,7 +40,7 @@ class DistanceCell(Cell):
 
     :param graph: a name that :func:`pyro_hyperbolic.datasets.graph` knows.
     :param curvature: ``c``, 0 for the flat plane, or ``None`` if it is drawn.
-    :param method: ``"mode"`` for the point of greatest posterior density, or ``"draws"`` for chains that begin there.
+    :param method: ``"mode"`` for the point of greatest posterior density, or ``"draws"`` for chains.
     """
 
     graph: str
@@ -55,7 +60,7 @@ class DistanceCell(Cell):
 
 @dataclass(frozen=True)
 class Distances(Experiment):
-    """Points of a plane whose distances are those in a graph. Seeds have different starts.
+    """Points of a plane whose distances are those in a graph. Modes of different seeds have different starts.
 
     Not in the paper. :class:`~pyro_hyperbolic.models.DistanceEmbedding` with its default priors and the normal
     likelihood, in float64. The larger graphs are for a GPU. With ``--max-members 1`` each run is
@@ -73,7 +78,7 @@ class Distances(Experiment):
     seeds: int = 4
     epochs: int = 1000
     num_chains: int = 8
-    num_samples: int = 500
+    num_samples: int = 1500
     warmup: int = 300
 
     def cells(self) -> Sequence[DistanceCell]:
@@ -90,7 +95,9 @@ class Distances(Experiment):
 
     def part(self, cell: DistanceCell) -> Distances:
         """With fewer and shorter chains where there are half a million pairs."""
-        if cell.method == "mode" or cell.graph != "csphd":
+        if cell.method == "mode":
+            return replace(self, **_OF_CHAINS)
+        if cell.graph != "csphd":
             return self
         return replace(self, **{name: min(most, getattr(self, name)) for name, most in _FEWER.items()})
 
@@ -99,25 +106,24 @@ class Distances(Experiment):
         metrics = []
         for job in jobs:
             embedding = self.build(job.cell, len(d)).to(session.device)
-            mode, found = self.fit(embedding, d, job, session.compile)
-            if job.cell.method == "draws":
-                posterior = sample_posterior(
-                    embedding.model,
-                    d,
-                    num_chains=self.num_chains,
-                    num_samples=self.num_samples,
-                    warmup=self.warmup,
-                    seed=job.seed,
-                    start=mode,
-                    progress=False,
-                    checkpoint=self._checkpoint(job, session),
-                )
-                found = summary(embedding, d, posterior)
+            if job.cell.method == "mode":
+                _, found = self.fit(embedding, d, job, session.compile)
+            else:
+                found = summary(embedding, d, self.draw(embedding, d, job, session))
             metrics.append(found)
             session.progress.advance(self.epochs, describe(jobs))
         for job in jobs:
             self._checkpoint(job, session).unlink(missing_ok=True)
         return metrics
+
+    def draw(self, embedding: DistanceEmbedding, d: Tensor, job: Job, session: Session) -> Posterior:
+        """The chains of a seed, which find their own start."""
+        options: dict[str, Any] = {"num_samples": self.num_samples, "warmup": self.warmup, "seed": job.seed}
+        path = self._checkpoint(job, session)
+        with torch.device(session.device):
+            return sample_posterior(
+                embedding.model, d, num_chains=self.num_chains, progress=False, checkpoint=path, **options
+            )
 
     def _checkpoint(self, job: Job, session: Session) -> Any:
         path = session.store.checkpoint_path([job])

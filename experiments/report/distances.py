@@ -32,9 +32,10 @@ def distances(results: Results) -> tuple[str, Figure]:
             if method == "draws" and kind is not None:
                 continue
             cells = [_cell(graph, kind, method) for graph in GRAPHS]
-            label = f"{name}, {'mode' if method == 'mode' else 'best draw'}"
-            rows.append([f"{label}, best start", *(_best(results, cell) for cell in cells)])
-            rows.append([f"{label}, all starts", *(results.text(cell, "stress", digits=4) for cell in cells)])
+            label, kind_of_run = (f"{name}, mode", "start") if method == "mode" else (f"{name}, best draw", "run")
+            rows.append([f"{label}, best {kind_of_run}", *(_best(results, cell) for cell in cells)])
+            texts = (results.text(cell, "stress", digits=4) for cell in cells)
+            rows.append([f"{label}, all {kind_of_run}s", *texts])
     first = [_cell(graph, None, "mode") for graph in GRAPHS]
     found = [
         f"{min(values):.4f} on {TITLES[cell.graph]} ({min(PUBLISHED[name][i][0] for name in PUBLISHED):.4f})"
@@ -51,7 +52,7 @@ def distances(results: Results) -> tuple[str, Figure]:
         "\nThe published rows take the best of 20,000 draws (BHMDS, flat BMDS) or the end of a search, with the"
         " curvature fixed by a grid. Ours take the best of several starts, and the mean with its 95% interval over"
         ' these starts in the rows "all starts". A mode is the point of greatest posterior density that a search from'
-        ' one start reaches, and "best draw" the draw of least stress of the chains that begin there. Stress and'
+        ' one start reaches, and "best draw" the draw of least stress of chains, which find their own start. Stress and'
         " distortion are counted as in the paper. Classical scaling gives the published figures to all digits in this"
         " way. The best start is chosen by the stress that is reported: there are no other data to choose it by, for"
         " theirs or for ours.\n\n"
@@ -81,12 +82,9 @@ def _curvatures(results: Results) -> str:
         line = [TITLES[graph], f"{theirs:g}", NOT_RUN if best is None else f"{best['c']:.3g}"]
         rows.append([*line, *_posterior(results, graph)])
     return (
-        table(
-            ["curvature c", "their grid", "best mode", "posterior, 90%, by start", "R-hat of c", "of distances"], rows
-        )
-        + "\nLengths are in edges of the graph. R-hat is the largest of the runs. Chains from one start keep to its"
-        " arrangement of points, so that intervals of several starts differ where there are several arrangements. CS"
-        " PhDs have 4 chains of 200 draws, after 200 trajectories each.\n"
+        table(["curvature c", "their grid", "best mode", "posterior, 90%, by run", "R-hat of c", "of distances"], rows)
+        + "\nLengths are in edges of the graph. R-hat is the largest of the runs. CS PhDs have 4 chains of 200 draws,"
+        " after 200 trajectories each.\n"
     )
 
 
@@ -133,7 +131,7 @@ def _draw_curvature(ax: Any, results: Results, graph: str) -> None:
         ax.plot(middle, -seed, "o", color=PALETTE[0])
     ax.axvline(GRAPHS[graph], color="0.5", ls=(0, (3, 2)))
     ax.set_yticks(
-        [-seed for seed in range(results.experiment.seeds)], [f"start {i + 1}" for i in range(results.experiment.seeds)]
+        [-seed for seed in range(results.experiment.seeds)], [f"run {i + 1}" for i in range(results.experiment.seeds)]
     )
     ax.set_ylim(0.5 - results.experiment.seeds, 0.5)
     ax.set_xscale("log")
