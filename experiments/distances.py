@@ -26,11 +26,8 @@ _LAYOUTS = ("tree", "scaling")
 _NOISE = 0.1  # of points that are fitted in three dimensions first, as a share of the spread
 _PRESSURES = 0.0, 0.01, 0.1, 1.0, 10.0, 100.0  # on these, in units of one nat for each pair at a usual distance
 _FEWER = {"num_chains": 4, "num_samples": 200, "warmup": 200}  # of the largest graph
-_OF_CHAINS = {
-    "num_chains": 8,
-    "num_samples": 500,
-    "warmup": 300,
-}  # in the identity of a mode, which does not depend on it
+# In the identity of a mode, which does not depend on it.
+_OF_CHAINS = {"num_chains": 8, "num_samples": 500, "warmup": 300}
 _MEMORY = 20  # steps that L-BFGS remembers
 
 
