@@ -37,6 +37,7 @@ CHANGES = {
     "loop order": "joined loops wait for sums in place (CPU); without it gradients of indexing are wrong in torch 2.13",
     "dtype rules": "rules for the types of results are made once, not for every operation",
     "outer loops": "loops that cannot be joined are found before all of them are written (CPU)",
+    "tiles": "loops are vectorised along the dimension that fills a vector (CPU)",
     "early kernels": "kernels are compiled while others are still written (CPU)",
     "kernel timing": "kernels among which the compiler chooses are timed back to back",
     "trace order": "operations are moved to where their inputs are known",
@@ -157,7 +158,7 @@ def compile_graph(
         compiled = torch.compile(graph, dynamic=False)
         return compiled, compiled(*leaves)
     known = {name: value for name, value in options.items() if hasattr(config, name)}
-    changes = (_quiet, _back_to_back, _kept_order, _rules_once, _written_once, _compiled_early)
+    changes = (_quiet, _back_to_back, _kept_order, _rules_once, _written_once, _full_vectors, _compiled_early)
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         for change in changes:
             stack.enter_context(change())
@@ -443,6 +444,46 @@ def _written_once() -> Iterator[None]:
         yield
     finally:
         kind.codegen_outer_loop_node = write
+
+
+@contextlib.contextmanager
+def _full_vectors() -> Iterator[None]:
+    """Let loops on a CPU be vectorised along a dimension that fills a vector.
+
+    Torch takes the last dimension, and where tensors are read along two of them both, by transposing all that a loop
+    reads and writes (2.13). Of pairs of points in a plane, at few vectors at a time, the last dimension fills two
+    places of sixteen, and most of the time goes into transposing. What is compiled like this is kept on disk under keys
+    of its own.
+    """
+    try:
+        from torch._inductor.codegen.cpp import TilingSelect  # slow to import
+    except ImportError:
+        yield
+        return
+    kind: Any = TilingSelect
+    if not is_made("tiles") or not hasattr(kind, "_select_tiling_indices"):
+        yield
+        return
+    select = kind._select_tiling_indices
+
+    def select_full(chooser: Any, functions: Any, sizes: Any, width: int) -> list[int]:
+        found: list[int] = select(chooser, functions, sizes, width)
+        group, reduced = max(sizes, key=lambda some: len(some[1]))
+        ranges = [*group, *reduced]
+        if len(found) == 2 and ranges[found[0]] < width:
+            return found[1:]
+        last = len(ranges) - 1
+        if found == [last] and last > 0 and not reduced and 2 * ranges[last] <= width <= ranges[last - 1]:
+            return [last - 1]
+        return found
+
+    keys: Any = torch.compiler.config
+    kind._select_tiling_indices = select_full
+    try:
+        with keys.patch(cache_key_tag=f"{keys.cache_key_tag} full vectors"):
+            yield
+    finally:
+        kind._select_tiling_indices = select
 
 
 @contextlib.contextmanager

@@ -171,16 +171,28 @@ def half_chord(x: Tensor, y: Tensor, c: Curvature) -> tuple[Tensor, Tensor, Tens
     k = root(c, x)
     rx, ry = large_norm(space(x)), large_norm(space(y))
     gx, gy = gamma(x, c), gamma(y, c)
-    chord = (space(x) / (1 + gx) - space(y) / (1 + gy)) * ((1 + gx) / 2).sqrt() * ((1 + gy) / 2).sqrt()
     polar = k * torch.minimum(rx, ry) > 1
     # Safe in the branch not taken too: a far point is divided by its own length even if the other is near.
     sx, sy = (k * rx).clamp(min=1.0), (k * ry).clamp(min=1.0)
-    across = 0.5 * sx.sqrt() * sy.sqrt() * (space(x) / sx - space(y) / sy)
-    along = torch.sinh((torch.asinh(sx) - torch.asinh(sy)) / 2) / k
-    vector = torch.cat([torch.where(polar, across, chord), torch.where(polar, along, 0.0)], -1)
-    t = large_norm(vector)
+    factor = torch.where(polar, 0.5 * sx.sqrt() * sy.sqrt(), ((1 + gx) / 2).sqrt() * ((1 + gy) / 2).sqrt())
+    across = factor * (space(x) / torch.where(polar, sx, 1 + gx) - space(y) / torch.where(polar, sy, 1 + gy))
+    along = torch.where(polar, _along(sx, sy, gx, gy) / k, 0.0)
+    # Not as one vector of both, which would be a tensor of its own.
+    scale = torch.maximum(_size(across), along.detach().abs())
+    square = squared_norm(across / scale) + (along / scale).square()
+    zero = square == 0
+    t = scale * square.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
     far = k * t > 1
-    return t, far, squared_norm(torch.where(far, 0.0, vector))
+    return t, far, squared_norm(torch.where(far, 0.0, across)) + torch.where(far, 0.0, along).square()
+
+
+def _along(sa: Tensor, sb: Tensor, ca: Tensor, cb: Tensor) -> Tensor:
+    r""":math:`\sinh\frac{a - b}{2} = (\sinh a - \sinh b) \big/ 2\cosh\frac{a + b}{2}` of sines and cosines.
+
+    Products of two of them may overflow.
+    """
+    over = 1 + (sa / ca) * (sb / cb) + 1 / ca / cb
+    return (sa - sb) / ((2 * ca).sqrt() * cb.sqrt() * over.sqrt())
 
 
 def dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
@@ -199,7 +211,7 @@ def pairwise_dist(x: Tensor, y: Tensor, c: Curvature) -> Tensor:
     chord = pairwise_norm(space(x) / (1 + gx), space(y) / (1 + gy)) * ((1 + gx) / 2).sqrt() * ((1 + gy) / 2).sqrt().mT
     sx, sy = (k * rx).clamp(min=1.0), (k * ry).clamp(min=1.0)
     across = 0.5 * sx.sqrt() * sy.sqrt().mT * pairwise_norm(space(x) / sx, space(y) / sy)
-    along = torch.sinh((torch.asinh(sx) - torch.asinh(sy).mT) / 2) / k
+    along = _along(sx, sy.mT, gx, gy.mT) / k
     # hypot has no derivative at 0, where the points coincide; it is taken as 0.
     zero = (across == 0) & (along == 0)
     far = torch.where(zero, 0.0, torch.hypot(torch.where(zero, 1.0, across), along))

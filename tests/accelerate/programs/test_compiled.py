@@ -13,7 +13,7 @@ import torch
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor, nn
 from torch._inductor.cpp_builder import CppBuilder
-from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+from torch._inductor.cpu_vec_isa import pick_vec_isa, valid_vec_isa_list
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.benchmarking import benchmarker
 from torch._subclasses import FakeTensorMode
@@ -166,6 +166,31 @@ def test_loops_are_compiled_while_others_are_written(early, compiler, monkeypatc
     # One loop before the product, and one after it, each compiled once.
     assert len(begun) == 2
     assert all((b < written[0]) == early for b in begun)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_loops_fill_vectors(full, compiler, monkeypatch):
+    """Of a few rows of points in a plane and of a number for each row, which torch would vectorise along both."""
+
+    def function(x: Tensor, y: Tensor, c: Tensor, scale: float) -> Tensor:
+        return (scale * x[..., 0] + y * c.unsqueeze(-1)).sin() * x[..., 1] + y
+
+    written: list[str] = []
+    codegen = GraphLowering.codegen
+
+    def note(self: Any) -> Any:
+        code = codegen(self)
+        written.append(code[0].value)
+        return code
+
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", compiler)
+    monkeypatch.setattr(GraphLowering, "codegen", note)
+    args = torch.randn(3, 40, 2), torch.randn(3, 40), torch.rand(3), torch.rand(()).item()
+    with torch._inductor.config.patch(force_disable_caches=True), private.left_out(*[] if full else ["tiles"]):
+        same(compile_function(function, *args)(*args), function(*args), 1e-12)
+    assert len(written) == 1
+    if isa := pick_vec_isa():
+        assert (f"x0+=static_cast<int64_t>({isa.nelements()}L)" in written[0]) != full  # of three rows
 
 
 def test_without_a_cpp_compiler(x, compiler, monkeypatch):
