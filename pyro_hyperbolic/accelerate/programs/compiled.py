@@ -41,9 +41,14 @@ _USUAL_ON_CPU: dict[str, Any] = _USUAL | {
     "realize_cpu_opcount_threshold": 16,
     "max_fusion_buffer_group_pairwise_attempts": 8,
 }
-# What the compiler is asked for on top by "tuned": tuned products, without a table of timings for each of them, and
-# small kernels in one launch.
+# On CUDA every sum over a dimension is compiled in one form and not in up to four, of which the fastest would be taken:
+# the paper's model trains 5 s earlier, and its steps take 2% longer.
+_ONE_FORM = "test_configs.force_filter_reduction_configs"
+_USUAL_ON_CUDA: dict[str, Any] = _USUAL | {_ONE_FORM: True}
+# What the compiler is asked for on top by "tuned": all forms, tuned products, without a table of timings for each of
+# them, and small kernels in one launch.
 _TUNED: dict[str, Any] = {
+    _ONE_FORM: False,
     "max_autotune_gemm": True,
     "combo_kernels": True,
     "autotune_num_choices_displayed": 0,
@@ -171,7 +176,7 @@ class CompiledGraph:
         if private.is_made("pairs"):
             keep_sources(graph)
         with no_collection():
-            return private.compile_graph(graph, leaves, (_USUAL if is_cuda else _USUAL_ON_CPU) | options)
+            return private.compile_graph(graph, leaves, (_USUAL_ON_CUDA if is_cuda else _USUAL_ON_CPU) | options)
 
     def _run_uncompiled(self, forms: Any, leaves: tuple[Any, ...], error: Exception) -> Any:
         cause = getattr(error, "inner_exception", error)
