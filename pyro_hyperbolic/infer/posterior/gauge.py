@@ -15,15 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import mul
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, square
 
 # The standard deviation of an angle is about 1 / sqrt(2 kappa).
 KAPPA = 50.0
 # A part of the length of an axis, and the share of draws in which an axis may be shorter: where axes come near to 0,
 # orientations turn with any small change, and a term that holds them asks for tiny steps.
 _SHORT, _MOST_SHORT = 0.2, 0.05
+_FEW = 5  # axes, beyond which they are too many numbers to be compiled one by one
 
 
 @dataclass
@@ -50,12 +53,8 @@ class Block:
     def term(self, vector: Tensor, reference: Tensor, weight: Tensor) -> Tensor:
         r""":math:`U_0` of one vector ``(D,)``."""
         m = torch.einsum("na,gnb->gba", vector[self.columns], reference)
-        axes: list[Tensor] = []
-        for row in m.unbind(-2):
-            for axis in axes:
-                row = row - (row * axis).sum(-1, keepdim=True) * axis
-            axes.append(row / (row.square().sum(-1, keepdim=True) + torch.finfo(row.dtype).tiny).sqrt())
-        return -(weight * torch.stack([axis[..., k] for k, axis in enumerate(axes)]).sum(0)).sum()
+        trace = _trace_of_few if m.shape[-1] <= _FEW else _trace_of_axes
+        return -(weight * trace(m)).sum()
 
     def hold(self, energy: Callable[[Tensor], Tensor], vectors: Tensor, best: Tensor) -> None:
         """Find what turns freely at vectors ``(P, D)``, and hold it as it lies in ``best`` ``(D,)``."""
@@ -112,6 +111,34 @@ class Block:
             columns = self.columns[self.reference[number].any(-1)]
             out[:, columns] = torch.einsum("pba,pnb->pna", q, vectors[:, columns])
         return out
+
+
+def _trace_of_axes(m: Tensor) -> Tensor:
+    """The trace of the axes of rows ``(..., d, d)`` by Gram and Schmidt, ``(...)``."""
+    axes: list[Tensor] = []
+    for row in m.unbind(-2):
+        for axis in axes:
+            row = row - (row * axis).sum(-1, keepdim=True) * axis
+        axes.append(row / (row.square().sum(-1, keepdim=True) + torch.finfo(row.dtype).tiny).sqrt())
+    return torch.stack([axis[..., k] for k, axis in enumerate(axes)]).sum(0)
+
+
+def _trace_of_few(m: Tensor) -> Tensor:
+    """The same of few rows, number by number: one kernel, where every vector of the other way is one of its own.
+
+    An axis is a sum of rows, with weights that follow from the products of rows alone.
+    """
+    all_products = (m.unsqueeze(-2) * m.unsqueeze(-3)).sum(-1)
+    rows, products = ([row.unbind(-1) for row in x.unbind(-2)] for x in (m, all_products))
+    trace: Any = 0.0
+    weights: list[Any] = []
+    for k, own in enumerate(products):
+        along = [sum(map(mul, axis, own)) for axis in weights]
+        length = (own[k] - sum(map(square, along))).clamp(min=torch.finfo(m.dtype).tiny).rsqrt()
+        axis = [-sum(map(mul, along[b:], (w[b] for w in weights[b:]))) * length for b in range(k)] + [length]
+        trace = trace + sum(map(mul, axis, (row[k] for row in rows)))
+        weights.append(axis)
+    return trace
 
 
 def blocks(shapes: dict[str, torch.Size], like: Tensor) -> list[Block]:

@@ -9,7 +9,7 @@ import torch
 
 from pyro_hyperbolic import Euclidean, Lorentz, PoincareBall, Sphere, Stereographic
 from pyro_hyperbolic.accelerate.hmc import State, geometric_mean
-from pyro_hyperbolic.infer.posterior import jumps
+from pyro_hyperbolic.infer.posterior import gauge, jumps
 from pyro_hyperbolic.infer.posterior import sets as module
 from pyro_hyperbolic.infer.posterior.gauge import KAPPA, blocks
 from pyro_hyperbolic.infer.posterior.jumps import Jumps
@@ -328,6 +328,19 @@ def test_a_term_that_holds_has_one_integral():
         assert lowest.item() == pytest.approx(-2 * KAPPA)
         assert term.min() >= lowest - 1e-9
     assert torch.allclose(torch.stack(integrals), integrals[0].expand(3))
+
+
+@pytest.mark.parametrize("dim", [2, 3, 5])
+def test_axes_number_by_number(dim):
+    """Both ways to Gram and Schmidt, and their derivatives, beside a decomposition."""
+    torch.manual_seed(0)
+    m = torch.randn(7, dim, dim, requires_grad=True)
+    q, r = torch.linalg.qr(m.mT)
+    expected = (q.diagonal(dim1=-2, dim2=-1) * r.diagonal(dim1=-2, dim2=-1).sign()).sum(-1)
+    slope = torch.autograd.grad(expected.sum(), m)[0]
+    for trace in (gauge._trace_of_few(m), gauge._trace_of_axes(m)):
+        torch.testing.assert_close(trace, expected)
+        torch.testing.assert_close(torch.autograd.grad(trace.sum(), m)[0], slope)
 
 
 def test_what_does_not_turn_is_not_held():
