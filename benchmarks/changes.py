@@ -4,10 +4,10 @@
     python -m benchmarks.changes --members 1 16 --only "kernel timing" "one launch"
 
 Compiled and captured steps of the auto-encoder of ``benchmarks.numpyro`` (d = 10, batch 128): one model, whose products
-are tuned, and ensembles.
-Each is measured with all of ``accelerate.private.CHANGES``, with each of them left out, and with none. The trainers are
-all made first and take turns, so that they are timed under the same conditions. Figures are medians of repeats, in
-microseconds per step and member; those with a change left out come with the ratio to all. A change whose ratio is not
+are tuned, and ensembles. Each is measured with all of ``accelerate.compiler.changes.CHANGES``, with each of them left
+out, and with none. The trainers are all made first and take turns, so that they are timed under the same conditions.
+Figures are medians of repeats, in microseconds per step and member; those with a change left out come with the ratio to
+all. A change whose ratio is not
 above 1 beyond its spread, here and with another model, should be deleted.
 """
 
@@ -25,7 +25,7 @@ from pyro.infer import Trace_ELBO
 
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.accelerate import EnsembleSVI, FastSVI, Minibatches
-from pyro_hyperbolic.accelerate.private import CHANGES, left_out
+from pyro_hyperbolic.accelerate.compiler.changes import CHANGES, left_out
 from pyro_hyperbolic.models import HyperbolicVAE
 
 BATCH = 128

@@ -1,8 +1,8 @@
 """The door of the core to private names of torch and Pyro: every use of one is here, beside a public way.
 
 Private names may be gone in the next version. Each function says why it wants one, and does without it where it is gone
-or where :func:`switched_off` says so, with the same results; slower, or with more imported. The compiler and the
-trainers have a door of their own, :mod:`pyro_hyperbolic.accelerate.private`.
+or where :func:`switched_off` says so, with the same results; slower, or with more imported. The trainers have a door of
+their own, :mod:`pyro_hyperbolic.accelerate.private`, and torch's compiler :mod:`pyro_hyperbolic.accelerate.compiler`.
 """
 
 from __future__ import annotations

@@ -43,9 +43,10 @@ MAY_IMPORT = {
 }
 # Likewise the rooms of a folder; its own files may import all of them.
 ROOMS_MAY_IMPORT = {
-    ("accelerate", "programs"): set(),
+    ("accelerate", "compiler"): set(),
+    ("accelerate", "programs"): {"compiler"},
     ("accelerate", "bounds"): {"programs"},
-    ("accelerate", "trainers"): {"bounds", "programs"},
+    ("accelerate", "trainers"): {"bounds", "programs", "compiler"},
     ("accelerate", "processes"): {"trainers", "bounds", "programs"},
     ("infer", "reparam"): set(),
     ("infer", "posterior"): {"reparam"},

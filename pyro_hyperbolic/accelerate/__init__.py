@@ -3,6 +3,8 @@
 Nothing here knows a manifold. Of the rest of the package it imports small checks of arguments alone. Its rooms, of
 which each imports only those before it:
 
+``compiler``
+    torch's compiler, and what we change of it.
 ``programs``
     a model and a guide as functions of their parameters, and compiled code of them.
 ``bounds``

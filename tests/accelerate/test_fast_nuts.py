@@ -43,7 +43,7 @@ def is_posterior_of_two(x):
 @pytest.fixture
 def traced(monkeypatch):
     """Steps are traced, but what would be compiled runs as it is: the trees and the slow tests have the compiler."""
-    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", lambda graph, *_, **__: graph)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", lambda graph, *_, **__: graph)
 
 
 def chain(kernel, num_samples=10, warmup_steps=10, **options):

@@ -28,5 +28,6 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
     warns at the line of the user, however many of our own lie between.
 
 Imports point one way: ``functional`` imports ``modes`` and ``surroundings``, ``surroundings`` imports ``warning``,
-and ``compiled`` imports ``rewrites`` and ``warning``. Private names of torch and Pyro are in ``accelerate/private.py``.
+and ``compiled`` imports ``rewrites`` and ``warning``. Private names are in ``accelerate/private.py`` and
+``accelerate/compiler``.
 """

@@ -15,7 +15,8 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_hyperbolic.accelerate import private
+from pyro_hyperbolic.accelerate.compiler import graphs
+from pyro_hyperbolic.accelerate.compiler.changes import is_made
 from pyro_hyperbolic.accelerate.programs.isolation import no_collection
 from pyro_hyperbolic.accelerate.programs.modes import AtMost, TooLong
 from pyro_hyperbolic.accelerate.programs.rewrites import (
@@ -89,7 +90,7 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
 
     try:
         with pyro.validation_enabled(False), no_collection():
-            graph = private.trace(flat, leaves)
+            graph = graphs.trace(flat, leaves)
     except TooLong:
         warn_user(
             f"the programs make more than {_MOST_CALLS:,} calls of torch, which would take its compiler many minutes;"
@@ -100,9 +101,9 @@ def compile_function(function: Callable[..., Any], *inputs: Any, tune: bool = Fa
         return Uncompiled(function)
     write_out_of_place(graph)
     compute_once(graph)
-    if private.is_made("pairs"):
+    if is_made("pairs"):
         fold_indices(graph)
-    if private.is_made("trace order"):
+    if is_made("trace order"):
         order_by_depth(graph)
     is_tuned = tune and any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
     return CompiledGraph(graph, out_spec, _TUNED if is_tuned else {})
@@ -154,12 +155,12 @@ class CompiledGraph:
             return known(*leaves)
         try:
             compiled, result = self._compile(self._options, leaves)
-        except private.compiler_failures() as error:
+        except graphs.compiler_failures() as error:
             if not self._options:
                 return self._run_uncompiled(forms, leaves, error)
             try:
                 compiled, result = self._compile({}, leaves)  # what was asked for on top may be what it failed on
-            except private.compiler_failures() as error:
+            except graphs.compiler_failures() as error:
                 return self._run_uncompiled(forms, leaves, error)
         self._runs[forms] = _KNOWN[key] = compiled
         if len(_KNOWN) > _MOST_KNOWN:
@@ -171,12 +172,12 @@ class CompiledGraph:
         graph = copy.deepcopy(self._graph)
         is_cuda = any(isinstance(t, Tensor) and t.is_cuda for t in leaves)
         is_double = any(isinstance(t, Tensor) and t.dim() and t.dtype == torch.float64 for t in leaves)
-        if options and not is_double and private.is_made("small products"):
+        if options and not is_double and is_made("small products"):
             write_out_products(graph)
-        if private.is_made("pairs"):
+        if is_made("pairs"):
             keep_sources(graph)
         with no_collection():
-            return private.compile_graph(graph, leaves, (_USUAL_ON_CUDA if is_cuda else _USUAL_ON_CPU) | options)
+            return graphs.compile_graph(graph, leaves, (_USUAL_ON_CUDA if is_cuda else _USUAL_ON_CPU) | options)
 
     def _run_uncompiled(self, forms: Any, leaves: tuple[Any, ...], error: Exception) -> Any:
         cause = getattr(error, "inner_exception", error)
@@ -192,7 +193,7 @@ class CompiledGraph:
 
     def _key(self, forms: Any) -> Any:
         """All that compiled code depends on: the program with its numbers, the forms of its inputs, the compiler."""
-        return self._graph.code, forms, private.compiler_state(), tuple(self._options)
+        return self._graph.code, forms, graphs.compiler_state(), tuple(self._options)
 
 
 class Uncompiled:

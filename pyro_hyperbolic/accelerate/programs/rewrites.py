@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.accelerate import private
-from pyro_hyperbolic.accelerate.private import is_view, mutates
+from pyro_hyperbolic.accelerate.compiler import graphs
+from pyro_hyperbolic.accelerate.compiler.graphs import is_view, mutates
 
 # Columns of a product that is thin, and products of numbers in one that is small.
 _FEW = 32
@@ -107,7 +107,7 @@ def fold_indices(graph: torch.fx.GraphModule) -> None:
     The compiler computes the pairs of all points anew for every coordinate of theirs, on CUDA in every kernel, and
     looks at each whether it exists.
     """
-    nodes, unchecked = [node for node in graph.graph.nodes if node.op == "call_function"], private.unchecked()
+    nodes, unchecked = [node for node in graph.graph.nodes if node.op == "call_function"], graphs.unchecked()
     if any(mutates(node.target) for node in nodes):
         return
     values: dict[torch.fx.Node, Any] = {}
@@ -158,7 +158,7 @@ def keep_sources(graph: torch.fx.GraphModule) -> None:
 
     The compiler would compute a point again in each of its pairs.
     """
-    keep, unchecked = private.keeping(), private.unchecked()
+    keep, unchecked = graphs.keeping(), graphs.unchecked()
     taking = {torch.ops.aten.index.Tensor, unchecked.get(torch.ops.aten.index.Tensor)}
     kept: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in [node for node in graph.graph.nodes if node.target in taking and keep is not None]:

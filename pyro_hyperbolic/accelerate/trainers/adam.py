@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from pyro_hyperbolic.accelerate.private import add_to_all, has_no_hooks, is_made
+from pyro_hyperbolic.accelerate.compiler.changes import is_made
+from pyro_hyperbolic.accelerate.private import add_to_all, has_no_hooks
 
 BLOCK = 1024
 _ALIGNED = 16  # bytes; what the kernel assumes of every address

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 import time
 from typing import Any
 
@@ -19,7 +21,7 @@ from torch._inductor.runtime.benchmarking import benchmarker
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pyro_hyperbolic.accelerate import private
+from pyro_hyperbolic.accelerate.compiler import changes, graphs, loops
 from pyro_hyperbolic.accelerate.programs.compiled import CompiledLater, compile_function
 from pyro_hyperbolic.accelerate.programs.rewrites import (
     compute_once,
@@ -38,8 +40,8 @@ pytestmark = pytest.mark.usefixtures("double")
 @pytest.fixture(autouse=True)
 def compiler(monkeypatch):
     """That of torch; in its place, what has been traced runs as it is."""
-    original = private.run_compiler
-    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", lambda graph, *_, **__: graph)
+    original = graphs.run_compiler
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", lambda graph, *_, **__: graph)
     return original
 
 
@@ -109,7 +111,7 @@ def test_compiler_that_fails(x, compiler, monkeypatch):
         raise RuntimeError("PassManager::run failed")
 
     expected = losses(trainer(FastSVI, Net()), x)
-    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", compiler)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", compiler)
     monkeypatch.setattr("torch._inductor.graph.GraphLowering.codegen", codegen)
     svi = trainer(FastSVI, Net(), compile=True)
     with (
@@ -127,15 +129,26 @@ def test_what_the_short_way_fails_on_goes_the_long_one(x, compiler, monkeypatch)
 
     taken: list[int] = []
     expected = losses(trainer(FastSVI, Net()), x)
-    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", compiler)
-    monkeypatch.setattr("pyro_hyperbolic.accelerate.private._compile_at_once", short)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", compiler)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs._compile_at_once", short)
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, *_, **__: taken.append(1) or graph)
     same(losses(trainer(FastSVI, Net(), compile=True), x), expected, 1e-9)
     assert taken
 
 
-@pytest.mark.parametrize("early", [True, False])
-def test_loops_are_compiled_while_others_are_written(early, compiler, monkeypatch):
+LOOPS: dict[str, tuple[int, bool, tuple[str, Any]]] = {  # files, whether others are still written, and what is changed
+    "joined": (1, False, ("_ENOUGH", 10**9)),
+    "full": (2, True, ("_ENOUGH", 1)),
+    "torch has changed": (2, False, ("_ROW", "?")),
+    "other loops": (2, False, ("_LOOP", re.compile("nothing"))),
+}
+
+
+@pytest.mark.parametrize("case", LOOPS.values(), ids=LOOPS)
+def test_files_of_loops(case, compiler, monkeypatch):
+    """One loop before a product, and one after it, each compiled once."""
+    count, early, change = case
+    monkeypatch.setattr(loops, *change)
     begun: list[float] = []
     written: list[float] = []
     build, codegen = CppBuilder.build, GraphLowering.codegen
@@ -147,24 +160,22 @@ def test_loops_are_compiled_while_others_are_written(early, compiler, monkeypatc
     def note_codegen(self: Any) -> Any:
         code = codegen(self)
         for _ in range(500):  # what another thread has to do is little
-            if early and len(begun) < 2:
+            if early and len(begun) < count:
                 time.sleep(0.01)
         written.append(time.monotonic())
         return code
 
     x = torch.randn(9, 9)
     compile_function(lambda x: (x @ x).sin(), x)(x)  # headers are read
-    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", compiler)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", compiler)
     with torch._inductor.config.patch(force_disable_caches=True):
         compile_function(lambda x: (x @ x).cos().sin(), x)(x)
         monkeypatch.setattr(CppBuilder, "build", note_build)
         monkeypatch.setattr(GraphLowering, "codegen", note_codegen)
-        scale = torch.rand(()).item()  # so that no earlier run has compiled it
-        with private.left_out(*[] if early else ["early kernels"]):
-            run = compile_function(lambda x: ((scale * x).sin() @ x).cos(), x)
-            same(run(x), ((scale * x).sin() @ x).cos(), 1e-12)
-    # One loop before the product, and one after it, each compiled once.
-    assert len(begun) == 2
+        scale = random.SystemRandom().random()  # so that no earlier run has compiled it
+        run = compile_function(lambda x: ((scale * x).sin() @ x).cos(), x)
+        same(run(x), ((scale * x).sin() @ x).cos(), 1e-12)
+    assert len(begun) == count
     assert all((b < written[0]) == early for b in begun)
 
 
@@ -183,10 +194,10 @@ def test_loops_fill_vectors(full, compiler, monkeypatch):
         written.append(code[0].value)
         return code
 
-    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", compiler)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", compiler)
     monkeypatch.setattr(GraphLowering, "codegen", note)
     args = torch.randn(3, 40, 2), torch.randn(3, 40), torch.rand(3), torch.rand(()).item()
-    with torch._inductor.config.patch(force_disable_caches=True), private.left_out(*[] if full else ["tiles"]):
+    with torch._inductor.config.patch(force_disable_caches=True), changes.left_out(*[] if full else ["tiles"]):
         same(compile_function(function, *args)(*args), function(*args), 1e-12)
     assert len(written) == 1
     if isa := pick_vec_isa():
@@ -196,8 +207,8 @@ def test_loops_fill_vectors(full, compiler, monkeypatch):
 def test_without_a_cpp_compiler(x, compiler, monkeypatch):
     """What is missing is said once, and programs run uncompiled."""
     expected = losses(trainer(FastSVI, Net()), x)
-    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", compiler)
-    for cached in (private._start_early, valid_vec_isa_list):
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", compiler)
+    for cached in (loops.start_early, valid_vec_isa_list):
         cached.cache_clear()
     try:
         with (
@@ -357,7 +368,7 @@ def test_kernels_are_timed_back_to_back():
     The least of several times, because other processes may use the device as well.
     """
     times = []
-    with private._back_to_back():
+    with changes.back_to_back():
         for size in (1 << 10, 1 << 24):
             x = torch.ones(size, dtype=torch.float32, device="cuda")
             times.append(min(benchmarker.benchmark_gpu(lambda x=x: x.add_(1.0), rep=40) for _ in range(10)))

@@ -33,7 +33,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         graphs.append(graph)
         return graph
 
-    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", compile)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", compile)
     monkeypatch.setattr(compiled, "_KNOWN", type(compiled._KNOWN)())
     return graphs
 

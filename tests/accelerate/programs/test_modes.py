@@ -89,7 +89,7 @@ def test_traced_steps_hold_no_number_of_the_host(signature: str, monkeypatch: py
     """A CUDA graph cannot capture the copy of a constant from the host to the device."""
     graphs: list[Any] = []
     monkeypatch.setattr(
-        "pyro_hyperbolic.accelerate.private.run_compiler", lambda graph, *_, **__: graphs.append(graph) or graph
+        "pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", lambda graph, *_, **__: graphs.append(graph) or graph
     )
     vae = ManifoldVAE(signature, 2, 3, hidden_dim=4, likelihood="normal")
     svi = FastSVI(vae.model, vae.guide, pyro.optim.Adam({"lr": 1e-3}), Trace_ELBO(), compile=True)

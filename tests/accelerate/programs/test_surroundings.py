@@ -156,7 +156,7 @@ def x() -> Tensor:
 @pytest.fixture
 def uncompiled(monkeypatch):
     """Traced, but not compiled: all that is held by a trace is held by compiled code."""
-    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", lambda graph, *_, **__: graph)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", lambda graph, *_, **__: graph)
 
 
 def trainer(net: Net, **options: Any) -> FastSVI:
@@ -253,7 +253,7 @@ def test_what_programs_write_makes_no_new_step(write, x, uncompiled, monkeypatch
     """They keep it to be looked at: a loss, the plates of an automatic guide."""
     made: list[Any] = []
     monkeypatch.setattr(
-        "pyro_hyperbolic.accelerate.private.run_compiler", lambda graph, *_, **__: made.append(1) or graph
+        "pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", lambda graph, *_, **__: made.append(1) or graph
     )
     kept: list[Any] = []
 

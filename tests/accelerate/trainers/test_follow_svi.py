@@ -45,7 +45,7 @@ def rows(quick: Any, without: Set[str] = frozenset()) -> list[Any]:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are traced, but what would be compiled runs as it is: with the random numbers of ``SVI``."""
-    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", lambda graph, *_, **__: graph)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", lambda graph, *_, **__: graph)
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def change(svi: Any, optim: Any, step: int) -> None:
 class TestChanges:
     @pytest.mark.parametrize("options", [{}, {"capture": True}, {"compile": True}], ids=["eager", "capture", "compile"])
     def test_of_the_optimiser(self, x, replayed, monkeypatch, options: dict[str, Any]) -> None:
-        monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", lambda graph, *_, **__: graph)
+        monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", lambda graph, *_, **__: graph)
         runs = []
         for kind, own in ((SVI, {}), (FastSVI, options)):
             optim = adam()
@@ -173,7 +173,7 @@ class TestChanges:
     @pytest.mark.parametrize("event", ["assignment", "clear", "late", "number"])
     def test_of_the_parameters(self, x, replayed, monkeypatch, event: str, options: dict[str, Any]) -> None:
         """Values that are set in Pyro's store, a store that is cleared, a new parameter, an attribute that is read."""
-        monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", lambda graph, *_, **__: graph)
+        monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", lambda graph, *_, **__: graph)
         runs = []
         for kind, own in ((SVI, {}), (FastSVI, options)):
             pyro.clear_param_store()

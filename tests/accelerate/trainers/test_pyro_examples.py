@@ -50,7 +50,7 @@ def rows(names: Any, quick: Any = QUICK) -> list[Any]:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are traced, but what would be compiled runs as it is: with the random numbers of ``SVI``."""
-    monkeypatch.setattr("pyro_hyperbolic.accelerate.private.run_compiler", lambda graph, *_, **__: graph)
+    monkeypatch.setattr("pyro_hyperbolic.accelerate.compiler.graphs.run_compiler", lambda graph, *_, **__: graph)
 
 
 def start(name: str) -> Example:
