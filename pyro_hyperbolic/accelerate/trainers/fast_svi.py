@@ -422,7 +422,8 @@ class FastSVI:
 
         with explained("compiled", "use compile=False"):
             tune = self.compile == "tuned"
-            return compile_function(gradients, self._values(), parameters.buffers, inputs, tune=tune), used
+            given = self._values(), parameters.buffers, inputs
+            return compile_function(gradients, *given, tune=tune, quick=not tune), used
 
     def _compiled_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, set[str]]:
         assert self._parameters is not None
