@@ -61,7 +61,7 @@ def network(
         raise FileNotFoundError(
             f"source: {os.fspath(path)!r} is neither a known network ({', '.join(_BUILT_IN)}) nor a file."
         )
-    if path.suffix == _GRAPHML:
+    if path.suffix.lower() == _GRAPHML:
         return _from_networkx(_read_graphml(path), weight)
     pairs, values = read_weighted_edge_list(path)
     identifiers, nodes = torch.unique(pairs, return_inverse=True)

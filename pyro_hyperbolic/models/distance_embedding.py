@@ -17,8 +17,9 @@ from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.models.dissimilarities import OBSERVATIONS, observation
 from pyro_hyperbolic.models.layouts import LAYOUTS, completed, parted
 from pyro_hyperbolic.models.named import NamedModel
-from pyro_hyperbolic.models.positions import Positions, checked_prior
-from pyro_hyperbolic.ops.checks import check_choice, inspectable, is_number
+from pyro_hyperbolic.models.positions import Positions, checked_prior, within
+from pyro_hyperbolic.nn.graph import check_pairs
+from pyro_hyperbolic.ops.checks import check_choice, check_dense, inspectable, is_number
 from pyro_hyperbolic.ops.tolerances import metric_tolerance
 
 # Products of the root of the curvature and the largest distance, of which a start takes the best.
@@ -111,6 +112,7 @@ class DistanceEmbedding(NamedModel):
         check_choice("likelihood", likelihood, OBSERVATIONS)
         if unit is not None and not (is_number(unit) and 0 < unit < math.inf):
             raise ValueError(f"unit must be a positive length, got {unit!r}; None is the size of the distances.")
+        spread = checked_prior("spread", spread)
         self.positions = Positions(space, num_points, dim=dim, curvature=curvature, spread=spread)
         self.num_points, self.dim, self.unit = self.positions.num_points, self.positions.dim, unit
         if self.num_points <= self.dim + 1:
@@ -193,10 +195,14 @@ class DistanceEmbedding(NamedModel):
         values = dict(zip(self.positions.drawn, space.curvatures, strict=False))
         return {
             **{name: torch.as_tensor(c, dtype=z.dtype, device=z.device) for name, c in values.items()},
-            "spread": space.to_normal_coords(None, z).square().mean().sqrt(),
+            "spread": self._spread(space.to_normal_coords(None, z).square().mean().sqrt()),
             "z": z,
             **self.observed.start(d[known], target[known]),
         }
+
+    def _spread(self, found: Tensor) -> Tensor:
+        prior = self.positions.spread
+        return found if prior is None else within(prior.support, found)
 
     def distances(self, samples: Mapping[str, Tensor]) -> Tensor:
         """Distances of all pairs of points, ``(..., N, N)``.
@@ -216,6 +222,7 @@ class DistanceEmbedding(NamedModel):
         if not isinstance(distances, Tensor) or distances.is_complex() or distances.dtype == torch.bool:
             got = distances.dtype if isinstance(distances, Tensor) else type(distances).__name__
             raise ValueError(f"distances must be a tensor of real numbers, got {got}; use torch.as_tensor(distances).")
+        check_dense("distances", distances)
         if distances.dtype not in (torch.float32, torch.float64):
             distances = distances.to(torch.get_default_dtype())
         if pairs is not None:
@@ -295,17 +302,16 @@ def _check_matrix(distances: Tensor) -> None:
 
 
 def _checked_pairs(pairs: Tensor, distances: Tensor, num_points: int) -> tuple[Tensor, Tensor]:
-    if not isinstance(pairs, Tensor) or pairs.dtype != torch.long or pairs.dim() != 2 or pairs.shape[-1] != 2:
-        got = f"{pairs.dtype} {tuple(pairs.shape)}" if isinstance(pairs, Tensor) else type(pairs).__name__
-        raise ValueError(f"pairs must be integers (M, 2), the numbers of two points each, got {got}.")
+    check_pairs("pairs", pairs, num_points)
+    pairs = pairs.long()
     if distances.shape != pairs.shape[:1]:
         raise ValueError(
             f"distances must have one number for each of the {len(pairs)} pairs, got {tuple(distances.shape)}."
         )
     first, second = pairs.unbind(-1)
     if inspectable(pairs):
-        if len(pairs) == 0 or bool((pairs < 0).any()) or bool((pairs >= num_points).any()):
-            raise ValueError(f"pairs must be numbers of points, 0 to {num_points - 1}, and not be empty.")
+        if len(pairs) == 0:
+            raise ValueError("pairs must not be empty.")
         if bool((first == second).any()):
             raise ValueError("pairs must be of two different points, got one point twice; leave such pairs out.")
     return first, second

@@ -11,6 +11,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+class _Poisson(dist.Poisson):
+    """By the logarithm of its mean, which may be as small as it likes."""
+
+    def __init__(self, log_rate: Tensor, validate_args: bool | None = None) -> None:
+        self.log_rate = log_rate
+        super().__init__(log_rate.exp(), validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        return _Poisson(self.log_rate.expand(batch_shape), validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        return value * self.log_rate - self.rate - (value + 1).lgamma()
+
+
 class EdgeLikelihood:
     """Base class: from the predictor :math:`\\eta` of a pair to the distribution of its value.
 
@@ -57,7 +73,8 @@ class PoissonEdges(EdgeLikelihood):
     r"""Counts of the mean :math:`e^\eta`."""
 
     def distribution(self, eta: Tensor, values: Mapping[str, Tensor]) -> Any:
-        return dist.Poisson(eta.exp())
+        # No mean is 0: with validation it would be an error of the distribution, not of the model.
+        return _Poisson(eta, validate_args=False)
 
     def check(self, x: Tensor) -> None:
         if not bool(((x >= 0) & (x == x.round())).all()):

@@ -21,10 +21,10 @@ from pyro_hyperbolic.models.hops import scaled_hops
 from pyro_hyperbolic.models.latent import bounded
 from pyro_hyperbolic.models.named import NamedModel
 from pyro_hyperbolic.models.network import Network
-from pyro_hyperbolic.models.positions import WIDTH, MeanField, Positions
+from pyro_hyperbolic.models.positions import WIDTH, MeanField, Positions, within
 from pyro_hyperbolic.models.vgae import checked_features
 from pyro_hyperbolic.nn.graph import check_pairs
-from pyro_hyperbolic.ops.checks import check_choice, checked_integer, inspectable, is_number
+from pyro_hyperbolic.ops.checks import check_choice, check_dense, checked_integer, inspectable, is_number
 
 if TYPE_CHECKING:
     import networkx
@@ -102,7 +102,7 @@ class LatentSpaceNetwork(NamedModel):
     square, changes no probability. The unit is therefore the scale of the prior :math:`p(z)`, a wrapped normal of
     scale 1 around the origin. :math:`T` is drawn, and a curvature ``c`` is that of positions of this scale: spaces of
     small ``c`` are as good as flat. Only distances are divided by :math:`T`, so that the intercept, effects and
-    coefficients are log-odds.
+    coefficients are log-odds. Signed edges -1, 0 and 1 are observed as the categories 0, 1 and 2, and drawn as them.
 
     Sites: ``"c"`` (if drawn; ``"c_0"`` and so on of several factors), ``"z"``, ``"temperature"``, ``"intercept"``, and
     where they are asked for ``"coefficients"``, ``"sociality"`` with ``"sociality_scale"``, ``"popularity"`` with
@@ -158,6 +158,7 @@ class LatentSpaceNetwork(NamedModel):
     """
 
     node_covariates: Tensor | None
+    pair_covariates: PairCovariates | None
 
     def __init__(
         self,
@@ -179,10 +180,15 @@ class LatentSpaceNetwork(NamedModel):
         check_choice("likelihood", likelihood, EDGE_LIKELIHOODS)
         self.num_nodes = checked_integer("num_nodes", num_nodes, least=2)
         self.positions = Positions(space, num_nodes, dim=dim, curvature=curvature, spread="unit")
-        self.likelihood, self.directed = EDGE_LIKELIHOODS[likelihood], bool(directed)
+        if not isinstance(directed, bool):
+            raise ValueError(f"directed must be True or False, got {directed!r}.")
+        self.likelihood, self.directed = EDGE_LIKELIHOODS[likelihood], directed
         self.groups = None if groups is None else checked_integer("groups", groups, least=2)
-        self.register_buffer("node_covariates", checked_features(node_covariates, self.num_nodes))
-        self.pair_covariates = pair_covariates
+        self.register_buffer("node_covariates", checked_features(node_covariates, self.num_nodes, "node_covariates"))
+        if isinstance(pair_covariates, Tensor):
+            self.register_buffer("pair_covariates", self._checked_covariates(pair_covariates))
+        else:
+            self.pair_covariates = pair_covariates
         self.num_coefficients = self._count_features()
         self.effects = ("sociality", "popularity")[: 1 + self.directed] if degrees else ()
         self.priors = self._priors(priors or {})
@@ -204,11 +210,12 @@ class LatentSpaceNetwork(NamedModel):
         if self.groups is not None:
             out["group_scale"] = _Prior(-1.0, 0.5, shape=(self.groups,))
         out |= {site: _Prior(*numbers) for site, numbers in self.likelihood.scalars.items()}
+        if not isinstance(given, Mapping):
+            raise ValueError(f"priors must be a mapping of sites to (location, scale), got {type(given).__name__}.")
         for site, numbers in given.items():
             check_choice("a site of priors", site, out)
-            if not (
-                isinstance(numbers, tuple) and len(numbers) == 2 and all(map(is_number, numbers)) and numbers[1] > 0
-            ):
+            is_pair = isinstance(numbers, tuple) and len(numbers) == 2
+            if not (is_pair and all(is_number(n) and math.isfinite(n) for n in numbers) and numbers[1] > 0):
                 raise ValueError(f"priors[{site!r}] must be a location and a positive scale, got {numbers!r}.")
             out[site] = replace(out[site], loc=numbers[0], scale=numbers[1])
         return out
@@ -219,15 +226,16 @@ class LatentSpaceNetwork(NamedModel):
         The volume of a ball grows with :math:`e^{(d - 1)\\sqrt c R}`, and coordinates of a dtype end at some ``R``.
         """
         dtype, dim = self.positions.loc.dtype, self.positions.dim
-        for leaf, size in self.positions.space().detach().leaves(dim):
+        space, room = self.positions.space().detach(), 0.0
+        for leaf, size in space.leaves(dim):
             c = float(leaf.opposite(self._unit().reshape(1))) if isinstance(leaf, ConstantCurvature) else 0.0
-            reach = float(leaf.reach(dtype))
-            if size == dim > 1 and c > 0 and math.log(self.num_nodes) > (dim - 1) * math.sqrt(c) * reach:
-                raise ValueError(
-                    f"num_nodes must be smaller for {dtype} coordinates of {leaf!r}, which end at {reach:.3g} from the"
-                    f" origin, got {self.num_nodes}; call torch.set_default_dtype(torch.float64) first, or take the"
-                    f" hyperboloid, 'h{dim}'."
-                )
+            room += (size - 1) * math.sqrt(c) * float(leaf.reach(dtype)) if size > 1 and c > 0 else math.inf
+        if math.log(self.num_nodes) > room:
+            raise ValueError(
+                f"num_nodes must be smaller for {dtype} coordinates of {space!r}, which hold some {math.exp(room):.3g}"
+                f" nodes, got {self.num_nodes}; call torch.set_default_dtype(torch.float64) first, or take the"
+                " hyperboloid, 'h', in the place of the ball."
+            )
 
     def _unit(self) -> Tensor:
         return torch.ones_like(self.positions.loc[0, 0].detach())
@@ -304,30 +312,48 @@ class LatentSpaceNetwork(NamedModel):
         return eta
 
     def _features(self, first: Tensor, second: Tensor) -> Tensor:
-        """Covariates of pairs, ``(P, K)``."""
+        """Covariates of pairs, ``(P, K)``, the same in both directions unless edges have one."""
         parts = []
+        if not self.directed:
+            first, second = torch.minimum(first, second), torch.maximum(first, second)
         x = self.node_covariates
         if x is not None:
             parts += [x[first], x[second]] if self.directed else [x[first] + x[second]]
         if isinstance(self.pair_covariates, Tensor):
             parts.append(self.pair_covariates[first, second])
         elif self.pair_covariates is not None:
-            parts.append(self.pair_covariates(first, second))
+            parts.append(self._covariates_of(self.pair_covariates, first, second))
         like = self.positions.loc
         return torch.cat([part.to(like) for part in parts], -1) if parts else like.new_zeros(len(first), 0)
 
+    def _checked_covariates(self, x: Tensor) -> Tensor:
+        count = self.num_nodes
+        if x.dim() != 3 or x.shape[:2] != (count, count):
+            raise ValueError(f"pair_covariates must have shape ({count}, {count}, F), got {tuple(x.shape)}.")
+        apart = ~torch.eye(count, dtype=torch.bool, device=x.device)
+        if not bool(x[apart].isfinite().all()):
+            raise ValueError("pair_covariates must be finite for pairs of two nodes; fill in those that are missing.")
+        if not self.directed and not torch.equal(x[apart], x.transpose(0, 1)[apart]):
+            raise ValueError(
+                "pair_covariates must be symmetric for edges without a direction, got some that are not; use"
+                " (x + x.transpose(0, 1)) / 2, or make the model with directed=True."
+            )
+        return x
+
+    def _covariates_of(self, function: Callable[[Tensor, Tensor], Tensor], first: Tensor, second: Tensor) -> Tensor:
+        found = function(first, second)
+        if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(first):
+            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(f"pair_covariates must return a tensor (P, F) for P pairs, got {got} for {len(first)}.")
+        return found
+
     def _count_features(self) -> int:
-        pair, count = self.pair_covariates, self.num_nodes
-        if isinstance(pair, Tensor) and (pair.dim() != 3 or pair.shape[:2] != (count, count)):
-            raise ValueError(f"pair_covariates must have shape ({count}, {count}, F), got {tuple(pair.shape)}.")
+        pair = self.pair_covariates
         if pair is not None and not isinstance(pair, Tensor) and not callable(pair):
             raise ValueError(f"pair_covariates must be a tensor or a function, got {type(pair).__name__}.")
-        device = self.node_covariates.device if self.node_covariates is not None else None
-        nodes = torch.arange(2, device=pair.device if isinstance(pair, Tensor) else device)
-        found = self._features(nodes[:1], nodes[1:])
-        if found.dim() != 2 or len(found) != 1:
-            raise ValueError(f"pair_covariates must return (P, F) for P pairs, got {tuple(found.shape)} for one.")
-        return found.shape[-1]
+        held = pair if isinstance(pair, Tensor) else self.node_covariates
+        nodes = torch.arange(2, device=None if held is None else held.device)
+        return self._features(nodes[:1], nodes[1:]).shape[-1]
 
     def _observed(self, edges: Edges | None, num_nonedges: int | None) -> Iterator[_Pairs]:
         if num_nonedges is None:
@@ -358,7 +384,9 @@ class LatentSpaceNetwork(NamedModel):
             )
         like = self.positions.loc
         if self.directed:
-            first, second = (~torch.eye(self.num_nodes, dtype=torch.bool, device=like.device)).nonzero(as_tuple=True)
+            number, others = torch.arange(self._num_pairs, device=like.device), self.num_nodes - 1
+            first, second = number // others, number % others
+            second = second + (second >= first)  # nobody is a pair with itself
         else:
             first, second = torch.triu_indices(self.num_nodes, self.num_nodes, 1, device=like.device)
         if edges is None:
@@ -387,11 +415,17 @@ class LatentSpaceNetwork(NamedModel):
                     f"edges must be a matrix ({self.num_nodes}, {self.num_nodes}), a Network or a graph of networkx,"
                     f" got {type(edges).__name__}; use Network(num_nodes, edges)."
                 )
+            if self.likelihood is not EDGE_LIKELIHOODS["bernoulli"]:
+                raise ValueError(
+                    "edges must come with their values for this likelihood, which a graph of networkx has in an"
+                    " attribute; use Network.from_networkx(edges, weight='weight'), or the name of another."
+                )
             edges = Network.from_networkx(edges)
         if edges.num_nodes != self.num_nodes or edges.directed != self.directed:
             raise ValueError(
                 f"edges must be those of {_described(self.num_nodes, self.directed)}, as the model was made for, got"
-                f" {_described(edges.num_nodes, edges.directed)}."
+                f" {_described(edges.num_nodes, edges.directed)}; make the model with directed={edges.directed} and"
+                f" num_nodes={edges.num_nodes}."
             )
         if edges.values is not None and inspectable(edges.values):
             self.likelihood.check(edges.values)
@@ -401,6 +435,9 @@ class LatentSpaceNetwork(NamedModel):
         count = self.num_nodes
         if edges.shape != (count, count):
             raise ValueError(f"edges must be a matrix ({count}, {count}), got shape {tuple(edges.shape)}.")
+        check_dense("edges", edges)
+        if edges.is_complex():
+            raise ValueError("edges must be real numbers, got complex ones; use edges.real or edges.abs().")
         if not inspectable(edges):
             return
         if bool((edges.diagonal().nan_to_num() != 0).any()):
@@ -430,6 +467,8 @@ class LatentSpaceNetwork(NamedModel):
         network = self.network(edges)
         values, like = network.edge_values(torch.float64), self.positions.loc
         known = self._num_pairs - (0 if network.missing is None else len(network.missing))
+        if not known:
+            raise ValueError("edges must have some pairs that are not missing, got none.")
         mean = float(values.sum()) / known
         dim = self.positions.dim
         coords = scaled_hops(network.edges[values > mean], self.num_nodes, dim)
@@ -438,7 +477,8 @@ class LatentSpaceNetwork(NamedModel):
         out = {site: prior.median(like) for site, prior in self.priors.items()}
         out["temperature"] = like.new_tensor(step / _STEP)
         signed = self.positions.drawn
-        out |= {site: like.new_tensor(0.0 if is_signed else 1.0) for site, is_signed in signed.items()}
+        for site, is_signed in signed.items():
+            out[site] = within(self.positions.numbers.supports[site], like.new_tensor(0.0 if is_signed else 1.0))
         space = self.positions.manifold({site: out[site].double() for site in signed}).squeeze()
         coords = _within(coords, space)
         out["z"] = space.from_normal_coords(None, coords).to(like)
@@ -470,6 +510,9 @@ class LatentSpaceNetwork(NamedModel):
     @torch.no_grad()
     def begin(self, values: Mapping[str, Tensor]) -> None:
         """Put the guide at values by site, such as those of :meth:`start`."""
+        needed = {*self.effects, *(("group_loc",) if self.groups is not None else ())}
+        if lost := sorted(needed - values.keys()):
+            raise ValueError(f"values must hold one value for each site, but lack {lost}; pass those of start().")
         self.positions.begin(values)
         self.numbers.begin(values)
         for site in self.effects:

@@ -46,6 +46,11 @@ class Network:
 
     def __post_init__(self) -> None:
         checked_integer("num_nodes", self.num_nodes, least=2)
+        for name in ("edges", "missing"):
+            pairs = getattr(self, name)
+            if pairs is not None:
+                check_pairs(name, pairs, self.num_nodes)
+                object.__setattr__(self, name, pairs.long())  # products of numbers of nodes overflow in others
         self._check_pairs("edges", self.edges)
         if self.values is not None:
             if not isinstance(self.values, Tensor) or self.values.shape != self.edges.shape[:1]:
@@ -61,7 +66,6 @@ class Network:
             raise ValueError(f"names must hold one name for each of {self.num_nodes} nodes, got {len(self.names)}.")
 
     def _check_pairs(self, name: str, pairs: Tensor) -> None:
-        check_pairs(name, pairs, self.num_nodes)
         if bool((pairs[:, 0] == pairs[:, 1]).any()):
             raise ValueError(
                 f"{name} must join different nodes, got self loops; drop them: {name}[{name}[:, 0] != {name}[:, 1]]."
@@ -72,6 +76,7 @@ class Network:
 
     def _codes(self, pairs: Tensor) -> Tensor:
         """One number for each pair, the same in both directions unless edges have one."""
+        pairs = pairs.long()
         if not self.directed:
             pairs = pairs.sort(-1).values
         return pairs[:, 0] * self.num_nodes + pairs[:, 1]
@@ -141,7 +146,16 @@ class Network:
 def networkx_edges(graph: Any, weight: str | None) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
     """All edges of a graph of networkx ``(E, 2)``, their values if there is an attribute for them, and all names."""
     number = {node: i for i, node in enumerate(graph)}
-    rows = [(number[a], number[b], value) for a, b, value in graph.edges(data=weight or "", default=1.0)]
-    edges = torch.tensor([row[:2] for row in rows], dtype=torch.int64).reshape(-1, 2)
-    values = None if weight is None else torch.tensor([float(row[2]) for row in rows], dtype=torch.float64)
-    return edges, values, tuple(map(str, number))
+    edges = torch.tensor([(number[a], number[b]) for a, b in graph.edges()], dtype=torch.int64).reshape(-1, 2)
+    names = tuple(map(str, number))
+    if weight is None:
+        return edges, None, names
+    known = sorted({str(key) for _, _, data in graph.edges(data=True) for key in data})
+    if len(edges) and weight not in known:
+        raise ValueError(f"weight must be an attribute of edges of the graph, one of {known}, got {weight!r}.")
+    found = [value for _, _, value in graph.edges(data=weight, default=1.0)]
+    try:
+        values = torch.tensor([float(value) for value in found], dtype=torch.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"weight must be an attribute that is a number, which {weight!r} is not: {error}.") from error
+    return edges, values, names

@@ -26,11 +26,12 @@ class MeanField(nn.Module):
     """Guides of numbers: for each site a normal distribution, taken to the support of the site.
 
     :param sites: support and shape of each site. A shape of more than no dimension is that of an event.
+    :ivar supports: by site.
     """
 
     def __init__(self, sites: Mapping[str, tuple[constraints.Constraint, tuple[int, ...]]]) -> None:
         super().__init__()
-        self._supports = {name: support for name, (support, _) in sites.items()}
+        self.supports = {name: support for name, (support, _) in sites.items()}
         shapes = {name: biject_to(support).inverse_shape(shape) for name, (support, shape) in sites.items()}
         self.loc = nn.ParameterDict({name: torch.zeros(shape) for name, shape in shapes.items()})
         self.log_scale = nn.ParameterDict({n: torch.full(shape, math.log(WIDTH)) for n, shape in shapes.items()})
@@ -39,13 +40,18 @@ class MeanField(nn.Module):
         """Draw a site, in the dtype of another tensor."""
         loc, scale = self.loc[name].to(like.dtype), self.log_scale[name].exp().to(like.dtype)
         normal = dist.Normal(loc, scale).to_event(loc.dim())
-        return pyro.sample(name, dist.TransformedDistribution(normal, [biject_to(self._supports[name])]))
+        return pyro.sample(name, dist.TransformedDistribution(normal, [biject_to(self.supports[name])]))
 
     @torch.no_grad()
     def begin(self, values: Mapping[str, Tensor]) -> None:
         """Put the medians of sites at values."""
-        for name in self._supports.keys() & values.keys():
-            self.loc[name].copy_(biject_to(self._supports[name]).inv(values[name]))
+        for name in self.supports.keys() & values.keys():
+            if not bool(self.supports[name].check(values[name]).all()):
+                raise ValueError(
+                    f"values[{name!r}] must be within the support of its prior, {self.supports[name]}, got"
+                    f" {values[name].tolist()}."
+                )
+            self.loc[name].copy_(biject_to(self.supports[name]).inv(values[name]))
             self.log_scale[name].fill_(math.log(WIDTH))
 
 
@@ -86,7 +92,7 @@ class Positions(nn.Module):
         super().__init__()
         self.num_points = checked_integer("number of points", num_points, least=2)
         self.dim = _dim_of(space, dim)
-        self.space, self.priors = _with_curvature(space, curvature)
+        self.space, self.priors = _with_curvature(space, curvature, self.dim)
         self.space.check_dim("dim", self.dim)
         self.is_unit = isinstance(spread, str)
         if isinstance(spread, str):
@@ -151,6 +157,12 @@ class Positions(nn.Module):
     @torch.no_grad()
     def begin(self, values: Mapping[str, Tensor]) -> None:
         """Put the guide at values by site, ``"z"`` among them, as a start of training."""
+        if lost := sorted({"z", *self.drawn} - values.keys()):
+            raise ValueError(f"values must hold one value for each site, but lack {lost}; pass those of start().")
+        if values["z"].dim() != 2 or len(values["z"]) != self.num_points:
+            raise ValueError(
+                f"values['z'] must have shape ({self.num_points}, D), got {tuple(values['z'].shape)}; take one draw."
+            )
         self.numbers.begin(values)
         space = self._space(values[name] for name in self.drawn)
         self.loc.copy_(space.to_normal_coords(None, values["z"]))
@@ -165,7 +177,7 @@ def _dim_of(space: Manifold | str, dim: int | None) -> int:
 
 
 def _with_curvature(
-    space: Manifold | str, curvature: str | float | Distribution
+    space: Manifold | str, curvature: str | float | Distribution, dim: int
 ) -> tuple[ManifoldModule, tuple[Distribution | None, ...]]:
     """The space, and for each curvature that is drawn its prior, ``None`` for that by default."""
     made = ManifoldModule(space, learnable=curvature == "learned" if isinstance(curvature, str) else False)
@@ -180,9 +192,17 @@ def _with_curvature(
                 f"curvature must be one of {list(CURVATURES)}, a number c >= 0 or a prior, got {curvature!r}; pass for"
                 " example pyro.distributions.LogNormal(0.0, 1.0)."
             )
-        return ManifoldModule(made().with_curvatures([float(curvature)] * count)), ()
+        given = made().with_curvatures([float(curvature)] * count)
+        for leaf, _ in given.leaves(dim):
+            type(leaf)(*leaf.curvatures)  # refuses 0 where there is no flat limit
+        return ManifoldModule(given), ()
     check_choice("curvature", curvature, CURVATURES)
     return made, (None,) * count if curvature == "drawn" else ()
+
+
+def within(support: constraints.Constraint, value: Tensor) -> Tensor:
+    """A value to begin with, or where a support does not have it, one in the middle of that."""
+    return value if bool(support.check(value).all()) else biject_to(support)(torch.zeros_like(value))
 
 
 def checked_prior(name: str, prior: Any, real: bool = False) -> Any:

@@ -282,15 +282,15 @@ class EuclideanVGAE(ManifoldVGAE):
         super().__init__(Euclidean(), num_nodes, edges, latent_dim, **options)
 
 
-def checked_features(features: Any, num_nodes: int) -> Tensor | None:
+def checked_features(features: Any, num_nodes: int, name: str = "features") -> Tensor | None:
     """Features of nodes as floating numbers; refuse what are none."""
     if features is None:
         return None
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != num_nodes or not features.shape[-1]:
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ValueError(f"features must be a tensor ({num_nodes}, F), a row for each node, got {got}.")
+        raise ValueError(f"{name} must be a tensor ({num_nodes}, F), a row for each node, got {got}.")
     if not features.is_floating_point():
         features = features.to(torch.get_default_dtype())
     if not bool(features.isfinite().all()):
-        raise ValueError("features must hold finite numbers; fill in those that are missing.")
+        raise ValueError(f"{name} must hold finite numbers; fill in those that are missing.")
     return features

@@ -41,6 +41,12 @@ def check_precision(x: Tensor, name: str = "points and vectors") -> None:
         raise ValueError(f"{name} must be float32 or float64, got {x.dtype}; convert with .float() or .double().")
 
 
+def check_dense(name: str, x: Tensor) -> None:
+    """Refuse a sparse matrix, of which most operations do not exist."""
+    if x.layout != torch.strided:
+        raise ValueError(f"{name} must be a dense tensor, got layout {x.layout}; use {name}.to_dense().")
+
+
 def check_sizes(x: Tensor, *others: Tensor | None) -> None:
     """Refuse points and vectors ``(..., D)`` that differ in their number ``D`` of coordinates; ``None`` is left out."""
     try:
@@ -73,7 +79,7 @@ def validating() -> bool:
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     """Raise an error for a name that is not among the choices."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {sorted(choices)}, got {value!r}.")
 
 

@@ -13,18 +13,25 @@ from pyro.infer import SVI, Predictive, Trace_ELBO
 from pyro_hyperbolic import PoincareBall, datasets, infer
 from pyro_hyperbolic.geometry import from_signature
 from pyro_hyperbolic.models import LatentSpaceNetwork, Network
+from pyro_hyperbolic.models.edges import EDGE_LIKELIHOODS
 from pyro_hyperbolic.models.hops import hops, scaled_hops
 from tests.helpers import LargestStorage, each, same
 
 NODES = 6
 NAN = float("nan")
+
+
+def symmetric(x):
+    return (x + x.transpose(0, 1)) / 2
+
+
 CASES = [
     ("bernoulli", "e2", {}),
     ("bernoulli", "h2", {"curvature": "fixed", "degrees": True}),
     ("bernoulli", "s2", {"curvature": "learned", "directed": True, "degrees": True}),
     ("poisson", "h2,e1", {"node_covariates": torch.arange(12.0).reshape(6, 2) / 6}),
     ("normal", "h3", {"directed": True, "node_covariates": torch.linspace(-1, 1, 6).reshape(6, 1)}),
-    ("signed", "p2", {"pair_covariates": torch.linspace(-1, 1, 72).reshape(6, 6, 2)}),
+    ("signed", "p2", {"pair_covariates": symmetric(torch.linspace(-1, 1, 72).reshape(6, 6, 2))}),
     ("bernoulli", "h2", {"groups": 2}),
 ]
 
@@ -275,6 +282,8 @@ class TestStart:
             assert math.isfinite(Trace_ELBO().loss(net.model, net.guide, network, num_nonedges))
 
 
+NO_PAIRS = torch.zeros(0, 2, dtype=torch.int64)
+PATH = networkx.Graph([(0, 1, {"weight": 2.0, "kind": "friend"}), (1, 2, {"weight": 3.0})])
 WRONG_EDGES = [
     (lambda: torch.eye(5), "0 on the diagonal"),
     (lambda: torch.zeros(4, 4), r"matrix \(5, 5\)"),
@@ -285,6 +294,8 @@ WRONG_EDGES = [
     (lambda: Network(5, torch.tensor([[0, 1]]), directed=True), "an undirected network"),
     (lambda: networkx.MultiGraph([(0, 1)]), "joins"),
     (lambda: [(0, 1)], "use Network"),
+    (lambda: torch.zeros(5, 5).to_sparse(), "to_dense"),
+    (lambda: torch.zeros(5, 5, dtype=torch.complex64), "real numbers"),
 ]
 
 
@@ -298,11 +309,19 @@ class TestWrongInput:
         ("options", "words"),
         [
             ({"likelihood": "gaussian"}, "likelihood must be one of"),
-            ({"node_covariates": torch.zeros(4, 2)}, "features"),
+            ({"likelihood": ["bernoulli"]}, "likelihood must be one of"),
+            ({"curvature": 0.0}, "no flat limit"),
+            ({"directed": "no"}, "directed must be True or False"),
+            ({"node_covariates": torch.zeros(4, 2)}, "node_covariates must be"),
             ({"pair_covariates": torch.zeros(5, 5)}, r"\(5, 5, F\)"),
-            ({"pair_covariates": lambda i, j: torch.zeros(3)}, r"return \(P, F\)"),
+            ({"pair_covariates": torch.full((5, 5, 1), NAN)}, "finite"),
+            ({"pair_covariates": torch.arange(25.0).reshape(5, 5, 1)}, "symmetric"),
+            ({"pair_covariates": lambda i, j: torch.zeros(3)}, r"return a tensor \(P, F\)"),
+            ({"pair_covariates": lambda i, j: [0.0]}, "got list for 1"),
             ({"priors": {"tau": (0.0, 1.0)}}, "site of priors"),
             ({"priors": {"intercept": (0.0, -1.0)}}, "positive scale"),
+            ({"priors": {"intercept": (NAN, 1.0)}}, "positive scale"),
+            ({"priors": [(0.0, 1.0)]}, "mapping"),
             ({"groups": 1}, "groups must be"),
         ],
     )
@@ -315,6 +334,24 @@ class TestWrongInput:
             LatentSpaceNetwork(PoincareBall(40.0), 5_000_000, dim=2, curvature="fixed")
         with pytest.raises(ValueError, match="num_nonedges must be given"):
             LatentSpaceNetwork("e1", 20_000).model(Network(20_000, torch.tensor([[0, 1]])))
+
+    def test_programs(self):
+        net = LatentSpaceNetwork("e2", 5, pair_covariates=lambda i, j: torch.ones(1, 1))
+        with pytest.raises(ValueError, match="got \\(1, 1\\) for 10"):
+            net.model(torch.zeros(5, 5))
+        with pytest.raises(ValueError, match="edges must come with their values"):
+            LatentSpaceNetwork("e2", 5, likelihood="poisson").start(networkx.cycle_graph(5))
+        with pytest.raises(ValueError, match="some pairs that are not missing"):
+            LatentSpaceNetwork("e2", 2).start(Network(2, NO_PAIRS, missing=torch.tensor([[0, 1]])))
+        with pytest.raises(ValueError, match=r"lack \['c', 'z'\]"):
+            LatentSpaceNetwork("h2", 5).begin({})
+        with pytest.raises(ValueError, match=r"shape \(5, D\), got \(3, 5, 2\)"):
+            LatentSpaceNetwork("e2", 5).begin({"z": torch.zeros(3, 5, 2)})
+        with pytest.raises(ValueError, match=r"lack \['sociality'\]"):
+            LatentSpaceNetwork("e2", 5, degrees=True).begin({"z": torch.zeros(5, 2)})
+        net = LatentSpaceNetwork("e2", 5)
+        with pytest.raises(ValueError, match=r"belong to no site.*num_nonedges"):
+            infer.sample_posterior(net.model, torch.zeros(5, 5), num_nonedges=3, num_samples=4, warmup=20)
 
     def test_predictions(self):
         net = LatentSpaceNetwork("e2", 5)
@@ -336,11 +373,53 @@ class TestWrongInput:
             (lambda e: Network(3, e, missing=e[:1].flip(-1)), "among the edges"),
             (lambda e: Network(3, e, names=("a",)), "one name"),
             (lambda e: Network(2, e), "nodes 0 to 1"),
+            (lambda e: Network.from_networkx(PATH, weight="size"), r"one of \['kind', 'weight'\], got 'size'"),
+            (lambda e: Network.from_networkx(PATH, weight="kind"), "'kind' is not"),
         ],
     )
     def test_networks(self, make, words):
         with pytest.raises(ValueError, match=words):
             make(torch.tensor([[0, 1], [1, 2]]))
+
+
+def test_numbers_of_nodes_of_any_width():
+    """Products of two of them need more digits than they have."""
+    nodes = torch.arange(60_000, dtype=torch.int32)
+    path = Network(60_000, torch.stack([nodes[:-1], nodes[1:]], -1))
+    assert bool(path.is_listed(path.edges.int()).all())
+    Network(20, torch.combinations(torch.arange(20)).to(torch.uint8))
+
+
+@each(("space", "prior"), [("h2", dist.Uniform(0.1, 0.5)), ("u2", dist.Uniform(-3.0, -1.0))])
+def test_starts_are_in_the_support_of_the_prior(space, prior):
+    net = LatentSpaceNetwork(space, 6, curvature=prior)
+    start = net.start(networkx.cycle_graph(6))
+    assert bool(prior.support.check(start["c"]))
+    net.begin(start)
+    with pytest.raises(ValueError, match="within the support"):
+        net.begin(start | {"c": torch.tensor(9.0)})
+
+
+def test_counts_that_are_unlikely():
+    """Minus 125 is less than the logarithm of any float32 above 0."""
+    distribution = EDGE_LIKELIHOODS["poisson"].distribution(torch.tensor([-125.0, 1.0]), {})
+    expected = [2 * -125.0 - math.log(2), 2 - math.e - math.log(2)]
+    assert torch.allclose(distribution.mask(torch.tensor(True)).log_prob(torch.tensor(2.0)), torch.tensor(expected))
+    assert distribution.expand([3, 2]).sample().shape == (3, 2)
+
+
+def test_covariates_of_pairs_have_no_direction():
+    """Unless edges have one; a function is always asked in the same direction."""
+    net = LatentSpaceNetwork("e2", 4, pair_covariates=lambda i, j: (i - 2.0 * j).unsqueeze(-1))
+    i, j = torch.tensor([0, 3]), torch.tensor([2, 1])
+    assert torch.equal(net._features(i, j), net._features(j, i))
+
+
+def test_chains_of_a_directed_network():
+    edges = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
+    net = LatentSpaceNetwork("h2", 3, directed=True, degrees=True).double()
+    posterior = infer.sample_posterior(net.model, edges, num_chains=2, num_samples=20, warmup=20, progress=False)
+    assert posterior.samples["popularity"].shape == (2, 20, 3)
 
 
 @pytest.mark.slow

@@ -36,12 +36,14 @@ class Site:
     :ivar shape: of its unconstrained values.
     :ivar point: the site of points whose coordinates or noise these are, if they are.
     :ivar is_noise: whether these are the noise that points are made of.
+    :ivar is_plain: whether its values are these numbers themselves.
     """
 
     shape: torch.Size
     dtype: torch.dtype
     point: str | None = None
     is_noise: bool = False
+    is_plain: bool = True
 
     @property
     def size(self) -> int:
@@ -84,6 +86,7 @@ class Energy:
         dtypes = [site.dtype for site in self.sites.values()]
         self.dtype = max(dtypes, key=lambda dtype: torch.finfo(dtype).bits)
         self.device = first.nodes[next(iter(self.sites))]["value"].device
+        self._check_is_function(self._vector(first))
 
     @property
     def size(self) -> int:
@@ -146,6 +149,19 @@ class Energy:
             start += site.size
         raise KeyError(name)
 
+    def _check_is_function(self, vector: Tensor) -> None:
+        """Refuse a program that draws more random numbers than its sites."""
+        state = torch.get_rng_state if self.device.type == "cpu" else lambda: torch.cuda.get_rng_state(self.device)
+        before = state()
+        with pyro.validation_enabled(False), torch.no_grad():
+            self._run(vector)
+        if not torch.equal(before, state()):
+            raise ValueError(
+                "model draws random numbers that belong to no site, so that its density is another one in each run;"
+                " leave out what samples the data (num_nonedges= of a LatentSpaceNetwork) or drops units, with"
+                " module.eval()."
+            )
+
     def _vector(self, trace: Any) -> Tensor:
         parts = [_bijection(trace.nodes[name]["fn"]).inv(trace.nodes[name]["value"]) for name in self.sites]
         return torch.cat([part.detach().reshape(-1).to(self.dtype) for part in parts])
@@ -199,7 +215,8 @@ class Energy:
                 is_noise = _is_noise(site)
                 point = name.removesuffix(_NOISE if is_noise else _SUFFIX)
                 is_coords = point != name and point in trace.nodes
-                sites[name] = Site(value.shape, value.dtype, point if is_coords else None, is_noise)
+                is_plain = value.shape == site["value"].shape and torch.equal(value, site["value"])
+                sites[name] = Site(value.shape, value.dtype, point if is_coords else None, is_noise, is_plain)
         if not sites:
             raise ValueError("model has no continuous latent, so there is nothing to sample.")
         return sites

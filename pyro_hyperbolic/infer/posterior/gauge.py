@@ -13,7 +13,7 @@ without the term.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from operator import mul
 from typing import Any
@@ -26,6 +26,9 @@ KAPPA = 50.0
 # A part of the length of an axis, and the share of draws in which an axis may be shorter: where axes come near to 0,
 # orientations turn with any small change, and a term that holds them asks for tiny steps.
 _SHORT, _MOST_SHORT = 0.2, 0.05
+# The shortest axis over the longest one, and that over the size of draws of the prior, below which there is none to
+# hold points by.
+_FLAT, _SMALL = 0.02, 1e-6
 _FEW = 5  # axes, beyond which they are too many numbers to be compiled one by one
 
 
@@ -56,32 +59,45 @@ class Block:
         trace = _trace_of_few if m.shape[-1] <= _FEW else _trace_of_axes
         return -(weight * trace(m)).sum()
 
-    def hold(self, energy: Callable[[Tensor], Tensor], vectors: Tensor, best: Tensor) -> None:
-        """Find what turns freely at vectors ``(P, D)``, and hold it as it lies in ``best`` ``(D,)``."""
+    def hold(self, energy: Callable[[Tensor], Tensor], vectors: Tensor, prior: Tensor, best: Tensor) -> None:
+        """Find what turns freely at fits and at draws of the prior ``(P, D)``, and hold it as in ``best`` ``(D,)``.
+
+        Fits alone do not tell: a rotation leaves numbers that are all 0 as they are.
+        """
         self.weight.zero_()
         self.free = []
         together = slice(0, len(self.columns))
-        if self._is_free(energy, vectors, together):
-            self._hold(0, together, self.names, best)
+        if self._is_free(energy, vectors, prior, together):
+            self._hold(0, together, self.names, prior, best)
             return
         for number, (name, rows) in enumerate(zip(self.names, self.rows, strict=True)):
-            if len(self.names) > 1 and self._is_free(energy, vectors, rows):
-                self._hold(number, rows, (name,), best)
+            if len(self.names) > 1 and self._is_free(energy, vectors, prior, rows):
+                self._hold(number, rows, (name,), prior, best)
 
-    def _hold(self, number: int, rows: slice, names: tuple[str, ...], best: Tensor) -> None:
+    def _hold(self, number: int, rows: slice, names: tuple[str, ...], prior: Tensor, best: Tensor) -> None:
+        self.free.append(names)
         points = best[self.columns[rows]]
+        _, lengths, axes = torch.linalg.svd(points, full_matrices=False)
+        size = prior[:, self.columns[rows]].square().sum((-2, -1)).mean().sqrt()
+        if lengths[-1] < _FLAT * lengths[0] or lengths[0] < _SMALL * size:
+            return  # no axes to hold them by
         # The longest axis first: the first one decides how much noise the orientation has.
-        reference = points @ torch.linalg.svd(points, full_matrices=False).Vh.mT
+        reference = points @ axes.mT
         self.reference[number] = 0.0
         self.reference[number, rows] = reference / reference.square().mean().sqrt()
         self.weight[number] = KAPPA
-        self.free.append(names)
 
-    def _is_free(self, energy: Callable[[Tensor], Tensor], vectors: Tensor, rows: slice) -> bool:
+    def _is_free(self, energy: Callable[[Tensor], Tensor], vectors: Tensor, prior: Tensor, rows: slice) -> bool:
         columns = self.columns[rows]
-        dim = columns.shape[-1]
-        if len(columns) < dim:
+        if len(columns) < columns.shape[-1]:
             return False  # fewer points than dimensions have no orientation
+        mixed = vectors.clone()
+        mixed[:, columns] = prior[:, columns]
+        return self._is_turned(energy, vectors, columns) and self._is_turned(energy, mixed, columns)
+
+    def _is_turned(self, energy: Callable[[Tensor], Tensor], vectors: Tensor, columns: Tensor) -> bool:
+        """Whether these columns of vectors can be turned, and the energy does not change."""
+        dim = columns.shape[-1]
         q, _ = torch.linalg.qr(torch.randn(len(vectors), dim, dim, dtype=vectors.dtype, device=vectors.device))
         turned = vectors.clone()
         turned[:, columns] = torch.einsum("pab,pnb->pna", q, vectors[:, columns])
@@ -141,12 +157,12 @@ def _trace_of_few(m: Tensor) -> Tensor:
     return trace
 
 
-def blocks(shapes: dict[str, torch.Size], like: Tensor) -> list[Block]:
-    """The sites whose numbers may be vectors, by dimension."""
+def blocks(shapes: Mapping[str, torch.Size], like: Tensor, may_turn: Collection[str] | None = None) -> list[Block]:
+    """The sites whose numbers may be vectors, by dimension; all that have more than one, if none are named."""
     found: dict[int, list[tuple[str, Tensor]]] = {}
     start = 0
     for name, shape in shapes.items():
-        if len(shape) >= 1 and shape[-1] >= 2:
+        if len(shape) >= 1 and shape[-1] >= 2 and (may_turn is None or name in may_turn):
             columns = torch.arange(start, start + shape.numel(), device=like.device).reshape(-1, shape[-1])
             found.setdefault(shape[-1], []).append((name, columns))
         start += shape.numel()

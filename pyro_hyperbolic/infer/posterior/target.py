@@ -48,7 +48,8 @@ class Target:
         # Functions of points, which are compiled once they are used often.
         self._later: dict[tuple[str, int], dict[str, Any]] = {}
         self.prior, self.prior_evidence = self._prior_draws()
-        self.blocks = blocks({name: site.shape for name, site in self.energy.sites.items()}, self.prior)
+        shapes = {name: site.shape for name, site in self.energy.sites.items()}
+        self.blocks = blocks(shapes, self.prior, {name for name, site in self.energy.sites.items() if site.is_plain})
         mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None, None))
         with explained("compiled", "give the program a fixed structure, or use pyro.infer.MCMC"):
             compiled = compile_function(mapped, self.prior, *self._terms())
@@ -129,7 +130,7 @@ class Target:
     def hold(self, vectors: Tensor, best: Tensor) -> None:
         """Find what turns freely at vectors ``(P, D)``, and hold it as it lies in ``best`` ``(D,)``."""
         for block in self.blocks:
-            block.hold(lambda x: self.gradients(x)[0], vectors, best)
+            block.hold(lambda x: self.gradients(x)[0], vectors, self.prior, best)
 
     def loosen(self, vectors: Tensor) -> bool:
         """Let go of what turns freely where draws ``(P, D)`` have no shape to hold, and tell whether there is any."""

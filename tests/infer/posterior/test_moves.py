@@ -309,7 +309,7 @@ def test_a_term_that_holds_has_one_integral():
     torch.manual_seed(0)
     (block,) = blocks({"z": torch.Size([5, 2])}, torch.zeros(1))
     best = torch.randn(10)
-    block.hold(lambda x: x.square().sum(-1), torch.randn(4, 10), best)
+    block.hold(lambda x: x.square().sum(-1), torch.randn(4, 10), torch.randn(4, 10), best)
     assert block.free == [("z",)]
     assert block.weight.tolist() == [KAPPA]
     angles = torch.linspace(0, 2 * math.pi, 2001)[:-1]
@@ -343,9 +343,25 @@ def test_axes_number_by_number(dim):
         torch.testing.assert_close(torch.autograd.grad(trace.sum(), m)[0], slope)
 
 
+def test_fits_at_zero_do_not_tell_what_turns():
+    """Probabilities that are even are 0 on their unconstrained scale, and turning them is no symmetry."""
+    torch.manual_seed(0)
+    (block,) = blocks({"p": torch.Size([5, 2])}, torch.zeros(1))
+    zeros, prior = torch.zeros(4, 10), torch.randn(4, 10)
+    block.hold(lambda x: -2 * torch.nn.functional.logsigmoid(x).sum(-1) + x.sum(-1), zeros, prior, zeros[0])
+    assert not block.free
+    # What turns has no axes there, and nothing is held by rounding errors.
+    block.hold(lambda x: x.square().sum(-1), zeros, prior, 1e-9 * prior[0])
+    assert block.free == [("p",)]
+    assert not block.weight.any()
+    line = torch.stack([torch.arange(1.0, 6.0), 1e-4 * torch.randn(5)], -1).flatten()
+    block.hold(lambda x: x.square().sum(-1), zeros, prior, line)
+    assert not block.weight.any()
+
+
 def test_what_does_not_turn_is_not_held():
     (block,) = blocks({"w": torch.Size([3]), "z": torch.Size([5, 3])}, torch.zeros(1))
-    block.hold(lambda x: x[:, 0] + x[:, 3:].square().sum(-1), torch.randn(4, 18), torch.randn(18))
+    block.hold(lambda x: x[:, 0] + x[:, 3:].square().sum(-1), torch.randn(4, 18), torch.randn(4, 18), torch.randn(18))
     assert block.free == [("z",)]
 
 
@@ -353,7 +369,7 @@ def test_what_has_no_shape_is_let_go():
     torch.manual_seed(0)
     (block,) = blocks({"z": torch.Size([5, 2])}, torch.zeros(1))
     best = torch.randn(10)
-    block.hold(lambda x: x.square().sum(-1), torch.randn(4, 10), best)
+    block.hold(lambda x: x.square().sum(-1), torch.randn(4, 10), torch.randn(4, 10), best)
     assert not block.loosen(best + 0.05 * torch.randn(500, 10))
     assert block.weight.tolist() == [KAPPA]
     assert block.loosen(torch.randn(500, 10))
