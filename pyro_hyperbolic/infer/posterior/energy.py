@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro import poutine
+from pyro.distributions.torch_distribution import MaskedDistribution
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_sample, init_to_value
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
@@ -78,6 +79,7 @@ class Energy:
         self.program = poutine.reparam(model, lambda msg: _points(msg, msg["name"] in at_origin))
         self.enumerated = {name for name, site in first.nodes.items() if _is_summed_out(site)}
         self.sites = self._checked(first)
+        self.shapes = {name: first.nodes[name]["value"].shape for name in [*self.sites, *self.spaces]}
         _compare(first, second)
         if self._checked(second) != self.sites:
             raise ValueError("the shapes of sites of model depend on values; give every site one shape.")
@@ -127,7 +129,7 @@ class Energy:
     def vector_of(self, values: dict[str, Tensor]) -> Tensor:
         """The vector of values of the program's own sites; those that are not given are drawn from the prior."""
         program = InitMessenger(init_to_value(values=values, fallback=init_to_sample))(self.program)
-        with pyro.validation_enabled(False), torch.no_grad():
+        with pyro.validation_enabled(False), torch.no_grad(), _InSupport(values.keys() & self.sites.keys()):
             return self._vector(poutine.trace(program).get_trace(*self.args, **self.kwargs))
 
     def culprit(self, vector: Tensor) -> str:
@@ -198,10 +200,17 @@ class Energy:
         for name, site in trace.nodes.items():
             if site["type"] != "sample":
                 continue
+            if site["is_observed"]:
+                _check_counts(name, site)
             if site_is_subsample(site) and (site["fn"].subsample_size or site["fn"].size) < site["fn"].size:
                 raise ValueError(
                     f"plate {name!r} of model draws a subsample, so that the posterior would be another one in each"
                     " step; give it all of its data."
+                )
+            if _is_summed_out(site) and not site["fn"].has_enumerate_support:
+                raise ValueError(
+                    f"site {name!r} cannot be enumerated, as {type(site['fn']).__name__} has no list of its values;"
+                    " sum it out by hand, or use a Categorical of as many values as matter."
                 )
             if _is_latent(site) and not _is_summed_out(site):
                 _check_site(name, site)
@@ -228,6 +237,24 @@ def _check_site(name: str, site: Any) -> None:
             f"site {name!r} is discrete and is not enumerated; sum it out, with infer={{'enumerate': 'parallel'}} in"
             " its pyro.sample or with pyro.infer.config_enumerate(model, 'parallel')."
         )
+
+
+def _check_counts(name: str, site: Any) -> None:
+    """Refuse observed values that a discrete distribution does not have: without validation it has a density there."""
+    support = getattr(base_distribution(site["fn"]), "support", None)
+    if support is None or not support.is_discrete or site["mask"] is not None or _is_masked(site["fn"]):
+        return
+    if not bool(site["fn"].support.check(site["value"]).all()):
+        raise ValueError(
+            f"site {name!r} is observed to have values that its distribution cannot have ({site['fn'].support}); check"
+            " the data."
+        )
+
+
+def _is_masked(distribution: Any) -> bool:
+    while distribution is not None and not isinstance(distribution, MaskedDistribution):
+        distribution = getattr(distribution, "base_dist", None)
+    return distribution is not None
 
 
 def _compare(first: Any, second: Any) -> None:
@@ -261,7 +288,7 @@ def _bijection(distribution: Any) -> Any:
 
 
 def _is_latent(site: Any) -> bool:
-    return site["type"] == "sample" and not site["is_observed"] and not site_is_subsample(site)
+    return not (site["type"] != "sample" or site["is_observed"] or site_is_subsample(site) or _is_function(site))
 
 
 def _is_summed_out(site: Any) -> bool:
@@ -281,6 +308,21 @@ class _Proper(Messenger):
             raise ValueError(
                 f"site {msg['name']!r} has an improper prior, of which nothing can be drawn and under which the"
                 " posterior may not exist; use a proper one, such as a wide Normal."
+            )
+
+
+class _InSupport(Messenger):
+    """Refuses values of some sites that these cannot have."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if msg["name"] in self.names and not bool(msg["fn"].support.check(msg["value"]).all()):
+            raise ValueError(
+                f"start has values of site {msg['name']!r} that are not in its support, {msg['fn'].support}; pass"
+                " others, or none."
             )
 
 

@@ -245,6 +245,9 @@ class Chains:
 
     def sample(self, count: int, checkpoint: str | os.PathLike[str] | None) -> None:
         """Go on until there are so many draws."""
+        if len(self.draws) > count:
+            self.draws, self.sweeps = self.draws[:count], self.sweeps[:count]
+            return
         written = time.perf_counter()
         for number in self._bar(range(len(self.draws), count), "sampling"):
             own, steps = self._drawn(self.size)
@@ -305,6 +308,7 @@ class Chains:
             "settings": self.settings,
             "sites": {name: list(site.shape) for name, site in self.target.energy.sites.items()},
             "x": self.state.x,
+            "energy": self.state.energy,
             "root": self.metric.root,
             "ladder": self.ladder.state(),
             "best": self.best,
@@ -333,6 +337,12 @@ class Chains:
             block.free = [tuple(names) for names in free]
         self.ladder.load(state["ladder"])
         self.begin(Start(state["x"], state["root"], state["best"]))
+        energy, known = self.state.energy, state["energy"]
+        if bool(((energy - known).abs() > torch.finfo(known.dtype).eps ** 0.4 * (1 + known.abs())).any()):
+            raise ValueError(
+                "checkpoint has the draws of another run: the density of where its chains are is another one, so that"
+                " the model or its data have changed; pass another file, or delete it."
+            )
         for points, known in zip(self.points, state["moves"], strict=True):
             points.load(known)
         self.size, self.jumps, self.every, self.restarted, self.steps = state["numbers"]

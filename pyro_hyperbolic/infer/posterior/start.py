@@ -150,12 +150,21 @@ def _given(target: Target, start: Mapping[str, Tensor] | Callable[..., Any]) -> 
         rows = []
         for _ in range(target.count):
             trace = poutine.trace(start).get_trace(*energy.args, **energy.kwargs)
-            rows.append(energy.vector_of({n: s["value"] for n, s in trace.nodes.items() if s["type"] == "sample"}))
+            drawn = {name: site["value"] for name, site in trace.nodes.items() if site["type"] == "sample"}
+            if not drawn.keys() & energy.shapes.keys():
+                raise ValueError(f"start must draw latents of the model, {sorted(energy.shapes)}, got {sorted(drawn)}.")
+            rows.append(energy.vector_of(drawn))
         return torch.stack(rows)
-    known = energy.sites.keys() | energy.spaces.keys()
-    if unknown := sorted(set(start) - known):
-        raise ValueError(f"start must name latents of the model, {sorted(known)}, got {unknown}.")
-    vectors = torch.stack([energy.vector_of(dict(start)) for _ in range(target.count)])
+    if unknown := sorted(set(start) - energy.shapes.keys()):
+        raise ValueError(f"start must name latents of the model, {sorted(energy.shapes)}, got {unknown}.")
+    values = {name: torch.as_tensor(value, device=energy.device) for name, value in start.items()}
+    for name, value in values.items():
+        if value.shape != energy.shapes[name]:
+            raise ValueError(
+                f"start[{name!r}] must have shape {tuple(energy.shapes[name])}, as the site has, got"
+                f" {tuple(value.shape)}."
+            )
+    vectors = torch.stack([energy.vector_of(values) for _ in range(target.count)])
     if not bool(target.gradients(vectors)[0].isfinite().any()):
         raise ValueError(f"start has density 0: {energy.culprit(vectors[0])} cannot have such values.")
     return vectors

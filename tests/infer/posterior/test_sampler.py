@@ -40,6 +40,14 @@ def model(data, counts):
     pyro.deterministic("twice", 2 * loc)
 
 
+STARTS = [
+    ({"share": torch.tensor(2.0)}, "values of site 'share' that are not in its support"),
+    (lambda *args: pyro.sample("share", dist.Normal(5.0, 0.1)), "values of site 'share' that are not in its support"),
+    (lambda *args: pyro.sample("other", dist.Normal(5.0, 0.1)), "start must draw latents of the model"),
+    ({"p": torch.ones(3) / 3}, r"start\['p'\] must have shape \(4,\), as the site has, got \(3,\)"),
+]
+
+
 def run(**options):
     return sample_posterior(model, DATA, COUNTS, **({"num_chains": 4, "warmup": 200, "progress": False} | options))
 
@@ -90,6 +98,13 @@ def test_known_posteriors_and_interrupted_runs(tmp_path, monkeypatch):
         ValueError, match=r"start must name latents of the model, \['loc', 'p', 'share'\], got \['lok'\]"
     ):
         run(start={"lok": torch.tensor(0.0)})
+    with pytest.raises(ValueError, match="checkpoint has the draws of another run: the density"):
+        sample_posterior(model, DATA + 1, COUNTS, num_chains=4, warmup=200, num_samples=40, checkpoint=path)
+    fewer = run(num_samples=30, checkpoint=path)
+    assert torch.equal(fewer.samples["loc"], resumed.samples["loc"][:, :30])
+    for start, words in STARTS:
+        with pytest.raises(ValueError, match=words):
+            run(start=start)
     with pytest.raises(ValueError, match="start has density 0"):
         run(start={"loc": torch.tensor(torch.inf)})
 
@@ -167,9 +182,26 @@ def impossible():
     pyro.sample("y", dist.Uniform(0.0, 1.0), obs=2.0 + 0 * x)
 
 
+def half_a_count():
+    pyro.sample("n", dist.Poisson(pyro.sample("rate", dist.Gamma(1.0, 1.0))), obs=torch.tensor(1.5))
+
+
+def endless():
+    pyro.sample("x", dist.Normal(0.0, 1.0))
+    pyro.sample("n", dist.Poisson(1.0), infer={"enumerate": "parallel"})
+
+
+def noisy():
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Normal(x + torch.randn(()), 1.0), obs=torch.tensor(0.0))
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [
+        (half_a_count, "site 'n' is observed to have values that its distribution cannot have"),
+        (endless, "site 'n' cannot be enumerated, as Poisson has no list of its values"),
+        (noisy, "model draws random numbers that belong to no site"),
         (depends_on_values, "structure of model depends on values: site 'y'"),
         (discrete, "site 'k' is discrete and is not enumerated"),
         (improper, "site 'x' has an improper prior"),
