@@ -17,7 +17,7 @@ from pyro.infer.enum import get_importance_trace
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pyro_hyperbolic.private import is_on
+from pyro_hyperbolic.private import has_values, is_on
 
 # Programs.
 
@@ -79,6 +79,24 @@ def validated_inside(distribution: Any) -> list[Any]:
             found.append(distribution)
         distribution = getattr(distribution, "base_dist", None)
     return found
+
+
+def is_real(x: Tensor) -> bool:
+    """Whether a tensor has values of its own: it is none of ``vmap``, and none that a trace goes through."""
+    if not is_on():
+        return has_values(x)
+    wrapped, fake = torch._C._functorch.is_functorch_wrapped_tensor, torch._subclasses.FakeTensor
+    return not (wrapped(x) or isinstance(x, fake))
+
+
+def computed(function: Callable[[], Any]) -> Any:
+    """What a function of tensors that have values gives, while others are traced."""
+    if not is_on():
+        return function()
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        return function()
 
 
 def set_validation(distributions: Iterable[Any], value: bool) -> None:

@@ -18,6 +18,7 @@ from torch.distributions import constraints, transform_to
 
 from pyro_hyperbolic.accelerate import private
 from pyro_hyperbolic.accelerate.programs.modes import (
+    ConstantMasks,
     ConstantsOnDevice,
     DecompositionsOnDevice,
     OutOfPlaceRandom,
@@ -163,6 +164,7 @@ class Parameters:
             _AnswerParams(answers, lambda name: run.used.add(self._answers[name][0])),
             Unvalidated(),
             OutOfPlaceRandom(),
+            ConstantMasks(),
             ConstantsOnDevice(),
             DecompositionsOnDevice(),
             _module_function(self._registered(run.used)),

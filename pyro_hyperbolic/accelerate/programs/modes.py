@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from pyro_hyperbolic.accelerate import private
+from pyro_hyperbolic.ops.nested import flatten, map_tensors
 
 _NUMBERS = (bool, int, float)  # and no subclass: numpy's have a dtype of their own
 
@@ -44,6 +46,53 @@ class OutOfPlaceRandom(TorchFunctionMode):
         kwargs = kwargs or {}
         draw = _OUT_OF_PLACE.get(func)
         return func(*args, **kwargs) if draw is None else draw(*args, **kwargs)
+
+
+class ConstantMasks(TorchFunctionMode):
+    """Takes elements by the numbers of the places where a mask is true, if the mask depends on constants alone.
+
+    What a mask selects has no shape that is known before its values are. Missing data are written with masks that are
+    there before the program runs, and the triangles of matrices with ones that are made in it, from ``torch.arange``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.Tensor.__getitem__ or (func is torch.Tensor.__setitem__ and isinstance(args[2], Tensor)):
+            args = (args[0], self._numbers(args[1]), *args[2:])
+        out = func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+            self._known.pop(id(args[0]), None)  # changed in place
+        elif name in _OF_MASKS and isinstance(out, Tensor) and out.numel() <= _LARGEST_MASK:
+            values = [self._values(x) for x in flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+            if not private.is_real(out) and all(value is not None for value in values):
+                real = map_tensors(self._values, (args, kwargs))
+                self._known[id(out)] = out, private.computed(lambda: func(*real[0], **real[1]))
+        return out
+
+    def _values(self, x: Tensor) -> Any:
+        return x if private.is_real(x) else self._known.get(id(x), (None, None))[1]
+
+    def _numbers(self, index: Any) -> Any:
+        found: list[Any] = []
+        for item in index if isinstance(index, tuple) else (index,):
+            is_mask = isinstance(item, Tensor) and item.dtype == torch.bool and item.dim() > 0
+            values = self._values(item) if is_mask else None
+            found += [item] if values is None else private.computed(functools.partial(values.nonzero, as_tuple=True))
+        return tuple(found) if len(found) > 1 or isinstance(index, tuple) else found[0]
+
+
+_LARGEST_MASK = 1_000_000
+_OF_MASKS = {
+    *("arange", "ones", "zeros", "full", "eye", "tensor", "as_tensor", "ones_like", "zeros_like", "tril", "triu"),
+    *("lt", "le", "gt", "ge", "eq", "ne", "add", "sub", "mul", "logical_and", "logical_or", "logical_not"),
+    *(f"__{name}__" for name in ("lt", "le", "gt", "ge", "eq", "ne", "add", "radd", "sub", "rsub", "mul", "rmul")),
+    *("__and__", "__or__", "__invert__", "__getitem__", "view", "reshape", "unsqueeze", "expand", "flip", "bool", "to"),
+}
 
 
 class Largest(TorchFunctionMode):

@@ -19,7 +19,12 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from pyro_hyperbolic.accelerate.bounds.enumeration import enumerated_elbo
-from pyro_hyperbolic.accelerate.programs.modes import ConstantsOnDevice, DecompositionsOnDevice, OutOfPlaceRandom
+from pyro_hyperbolic.accelerate.programs.modes import (
+    ConstantMasks,
+    ConstantsOnDevice,
+    DecompositionsOnDevice,
+    OutOfPlaceRandom,
+)
 from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.match import manifold_of
@@ -97,7 +102,7 @@ class Energy:
 
     def __call__(self, vector: Tensor) -> tuple[Tensor, dict[str, list[Tensor]]]:
         """The energy of one vector ``(D,)``, and the curvatures of the spaces of points by site."""
-        with OutOfPlaceRandom(), ConstantsOnDevice(), DecompositionsOnDevice():
+        with OutOfPlaceRandom(), ConstantMasks(), ConstantsOnDevice(), DecompositionsOnDevice():
             return self._energy(vector)
 
     def _energy(self, vector: Tensor) -> tuple[Tensor, dict[str, list[Tensor]]]:
@@ -112,7 +117,7 @@ class Energy:
 
     def values(self, vector: Tensor) -> dict[str, Tensor]:
         """Values of the latents and of the deterministic sites of the program."""
-        with OutOfPlaceRandom(), ConstantsOnDevice(), DecompositionsOnDevice():
+        with OutOfPlaceRandom(), ConstantMasks(), ConstantsOnDevice(), DecompositionsOnDevice():
             trace, _ = self._run(vector)
         hidden = self.enumerated | {name for name, site in self.sites.items() if site.point is not None}
         sites = {name: site for name, site in trace.nodes.items() if site["type"] == "sample" and name not in hidden}

@@ -9,13 +9,16 @@ import pyro
 import pytest
 import torch
 from pyro.infer import Trace_ELBO
+from torch._subclasses import FakeTensorMode
 from torch.distributions import Normal
 
 from pyro_hyperbolic.accelerate.programs import modes
-from pyro_hyperbolic.accelerate.programs.modes import ConstantsOnDevice, DecompositionsOnDevice
+from pyro_hyperbolic.accelerate.programs.compiled import compile_function
+from pyro_hyperbolic.accelerate.programs.modes import ConstantMasks, ConstantsOnDevice, DecompositionsOnDevice
 from pyro_hyperbolic.accelerate.trainers.graphs import CapturedStep
 from pyro_hyperbolic.infer import FastSVI
 from pyro_hyperbolic.models import ManifoldVAE
+from tests.helpers import each, same
 
 
 @pytest.mark.parametrize("value", [1.5, 2, True])
@@ -81,6 +84,55 @@ def test_capture_that_fails_leaves_no_trace() -> None:
     torch.cuda.synchronize()
     assert state.item() == 0
     assert torch.equal(torch.randn(2, device="cuda"), expected)
+
+
+KNOWN = torch.tensor([True, False, True])
+
+
+def changed(n: int) -> torch.Tensor:
+    mask = torch.arange(n) > 0
+    mask[0] = True
+    return mask
+
+
+MASKS: dict[str, Any] = {
+    "there before": lambda x: x[KNOWN],
+    "of a triangle": lambda x: torch.outer(x, x)[..., torch.arange(3) < torch.arange(3).view(-1, 1)],
+    "set": lambda x: torch.distributions.utils.vec_to_tril_matrix(x),
+    "with numbers": lambda x: torch.outer(x, x)[1:, ~KNOWN],
+    "of ones": lambda x: torch.outer(x, x)[torch.ones(3, 3, dtype=torch.bool).tril()],
+}
+
+
+@each("name", MASKS)
+def test_masks_of_constants_are_traced(name: str) -> None:
+    x = torch.randn(4, 3, dtype=torch.float64)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with ConstantMasks():
+            return MASKS[name](x).square().sum()
+
+    mapped = torch.func.vmap(torch.func.grad_and_value(function))
+    gradients, values = compile_function(mapped, x)(x)
+    for row, gradient, value in zip(x.requires_grad_().unbind(), gradients, values, strict=True):
+        own = MASKS[name](row).square().sum()
+        same(value, own, 1e-12)
+        same(gradient, torch.autograd.grad(own, row)[0], 1e-12)
+
+
+def test_masks_that_depend_on_values_stay() -> None:
+    """What a compiled function takes depends on them in every call; of those that were changed nothing is known."""
+
+    def positive(x: torch.Tensor) -> torch.Tensor:
+        with ConstantMasks():
+            return x[x > 0].sum()
+
+    compiled = compile_function(positive, torch.ones(3))
+    assert [compiled(number * torch.ones(3)).item() for number in (1.0, -1.0, 2.0)] == [3.0, 0.0, 6.0]
+    with FakeTensorMode(), ConstantMasks() as masks:
+        kept, lost = torch.arange(3) > 0, changed(3)
+        assert masks._values(kept).tolist() == [False, True, True]
+        assert masks._values(lost) is None
 
 
 @pytest.mark.slow
