@@ -16,9 +16,9 @@ from torch.distributions import Transform, constraints
 from pyro_hyperbolic.distributions.base import base_distribution
 from pyro_hyperbolic.distributions.constraints import on
 from pyro_hyperbolic.distributions.flow_steps import ChartStep, SphereStep, Step, axes, joined
-from pyro_hyperbolic.distributions.provenance import Run, complaint
+from pyro_hyperbolic.distributions.provenance import Run, complaint, mark_of
 from pyro_hyperbolic.geometry import Manifold, Sphere
-from pyro_hyperbolic.ops.checks import check_sizes, checked_integer, is_number
+from pyro_hyperbolic.ops.checks import check_sizes, checked_integer, inspectable, is_number, validating
 
 
 class FlowParameters(nn.Module):
@@ -153,6 +153,7 @@ class FlowTransform(Transform):
         return f"{type(self).__name__}({self.manifold!r}, {self.layers.summary()})"
 
     def _call(self, x: Tensor) -> Tensor:
+        self._check(x)
         y, log_det = self._transformed(x, inverse=False)
         self._last, self._drew = (x, y, log_det), True
         return y
@@ -174,6 +175,33 @@ class FlowTransform(Transform):
         if x is self._last[0] and y is self._last[1]:
             return self._last[2]
         return self._transformed(x, inverse=False)[1]
+
+    def _check(self, x: Tensor) -> None:
+        """Refuse points of another space: torch compares numbers of dimensions alone.
+
+        A transform does not know whether its distribution validates. It does where distributions do by default.
+        """
+        size = self.manifold.ambient_dim(self.layers.dim)
+        if x.shape[-1:] != (size,):
+            raise ValueError(
+                f"points of {self.manifold!r} have {size} coordinates, got shape {tuple(x.shape)}; transform a"
+                " distribution on that space."
+            )
+        found = mark_of(x)
+        if found is not None:
+            is_here = found.manifold.kind == self.manifold.kind and not (
+                all(isinstance(c, float) for c in (*found.manifold.curvatures, *self.manifold.curvatures))
+                and found.manifold.curvatures != self.manifold.curvatures
+            )
+        else:
+            reads = bool(self.manifold.curvatures) and validating() and inspectable(x)
+            is_here = not reads or bool(self.domain.check(x).all())
+        if not is_here:
+            home = "" if found is None else f", but on {found.manifold!r}"
+            raise ValueError(
+                f"the points to transform are not on {self.manifold!r}{home}; transform a distribution on that space,"
+                " with the same curvature."
+            )
 
     def _transformed(self, x: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
         context = x.new_zeros(0) if self._context is None else self._context
@@ -341,6 +369,8 @@ def checked_sizes(space: Manifold, dim: int, hidden_dims: Sequence[int]) -> tupl
     on(space)  # refuses what is no manifold
     dim = checked_integer("dim", dim, least=1)
     space.ambient_dim(dim)  # a product refuses a dimension that is not its own
+    if not isinstance(hidden_dims, Sequence):
+        raise ValueError(f"hidden_dims must be a sequence of sizes, such as (64, 64), got {hidden_dims!r}.")
     return dim, [checked_integer("a size of hidden_dims", size, least=1) for size in hidden_dims]
 
 

@@ -25,6 +25,7 @@ _CHECKS = 20  # of the validation data
 _LAST_RATE = 0.01  # as a share of the learning rate
 _MOST_CLIP = 1.0
 _ROOM = 1.001
+_TRIED = 64  # draws of a base, to see that they are points
 
 
 class MatchingHistory(NamedTuple):
@@ -191,6 +192,13 @@ def _check_base(base: Any, space: Manifold, dim: int) -> None:
         raise ValueError(
             f"base must be a distribution of points of {space!r}, with batch_shape () and event_shape ({wanted},), got"
             f" {base!r}; use a WrappedNormal there, or HypersphericalUniform on a sphere."
+        )
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.no_grad():
+        x = base.sample((_TRIED,))
+    if not bool(space.contains(x).all()):
+        raise ValueError(
+            f"base must be a distribution of points of {space!r}, got {base!r}, which draws others; use a WrappedNormal"
+            " there, or HypersphericalUniform on a sphere."
         )
 
 

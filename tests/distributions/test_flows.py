@@ -416,7 +416,22 @@ PRODUCT = Product((Sphere(1.0), 2), (Euclidean(), 1))
     ids=lambda test: test.__name__,
 )
 def test_the_contract_of_distributions(test, case):
-    test.__wrapped__(case)
+    # Transforms follow the default, whatever a distribution is told.
+    with pyro.validation_enabled(test is not contract.test_validation_off_reads_nothing_on_the_host):
+        test.__wrapped__(case)
+
+
+@each(
+    ("base", "space", "words"),
+    [
+        (hdist.WrappedNormal(torch.zeros(2), 1.0, PoincareBall(1.0)), Lorentz(1.0), "have 3 coordinates"),
+        (hdist.WrappedNormal(Lorentz(2.0).origin(2), 1.0, Lorentz(2.0)), Lorentz(1.0), "not on Lorentz"),
+        (dist.Normal(torch.zeros(2), 9.0).to_event(1), PoincareBall(1.0), "not on PoincareBall"),
+    ],
+)
+def test_bases_on_other_spaces(base, space, words):
+    with pytest.raises(ValueError, match=words):
+        dist.TransformedDistribution(base, [hdist.manifold_flow(space, 2)]).sample((9,))
 
 
 def _program(space, dim, kind="layers", **options):
@@ -472,6 +487,7 @@ def test_compiled_steps_are_plain_ones(space, dim, kind, options):
         (lambda: hdist.manifold_flow("h2", 2), "manifold must be a manifold, got 'h2'"),
         (lambda: hdist.manifold_flow(Lorentz(1.0), 0), "dim must be a positive integer, got 0"),
         (lambda: hdist.manifold_flow(Lorentz(1.0), 2, layers=0), "layers must be a positive integer, got 0"),
+        (lambda: hdist.manifold_flow(Lorentz(1.0), 2, hidden_dims=3), "hidden_dims must be a sequence of sizes"),
         (lambda: hdist.manifold_flow(Lorentz(1.0), 2, bins=1), "bins must be an integer of at least 2, got 1"),
         (lambda: hdist.manifold_flow(Lorentz(1.0), 2, bound=-1.0), "bound must be a positive number, got -1.0"),
         (lambda: hdist.manifold_flow(Lorentz(1.0), 2).on(Sphere(1.0)), "space must be a Lorentz"),
