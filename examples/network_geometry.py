@@ -1,7 +1,6 @@
 """What is the geometry of my network? Compare spaces by their evidence, and predict links with intervals.
 
     python examples/network_geometry.py
-    python examples/network_geometry.py --spaces e2 h2 s2 --num-samples 3000
     python examples/network_geometry.py --network karate --spaces e2 h2 s2 h3 --device cuda --chains 64
     python examples/network_geometry.py --network my.edges --degrees --spaces e2 h2
 
@@ -26,7 +25,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import torch
 from command import add_common, at_least, command, make_parser, positive, signature
-from runs import record, save_json
+from runs import label_places, record, save_json
 
 from pyro_hyperbolic import datasets, infer, plotting
 from pyro_hyperbolic.geometry import signature_dim
@@ -35,7 +34,6 @@ from pyro_hyperbolic.models import LatentSpaceNetwork, Network
 
 SHOWN = 200  # draws of each node in the picture
 WITHIN = 1.8  # how far the picture reaches, in distances of the farthest mean from the middle
-BOX = {"facecolor": "white", "alpha": 0.6, "edgecolor": "none", "pad": 0.5}  # behind names
 
 
 def likely_links(net: LatentSpaceNetwork, posterior: Posterior, network: Network, count: int) -> list[dict[str, Any]]:
@@ -68,21 +66,9 @@ def draw_positions(posterior: Posterior, network: Network, title: str, path: Pat
     side = max(WITHIN * mean.norm(dim=-1).max().item(), coords.abs().flatten().quantile(0.5).item())
     ax.set(title=title, aspect="equal", xticks=[], yticks=[], xlim=(-side, side), ylim=(-side, side))
     for node, (x, y) in enumerate(label_places(mean, side)):
-        ax.text(x, y, network.names[node], fontsize=8, va="center", zorder=3, bbox=BOX)
+        ax.text(x, y, network.names[node], fontsize=8, va="center", zorder=3)
     plotting.save(figure, path)
     plt.close(figure)
-
-
-def label_places(nodes: torch.Tensor, side: float) -> list[tuple[float, float]]:
-    """Places of names to the right of nodes ``(N, 2)``, moved up where they would lie on others."""
-    places: dict[int, tuple[float, float]] = {}
-    for node in nodes[:, 1].argsort().tolist():
-        x, y = nodes[node, 0].item() + 0.03 * side, nodes[node, 1].item()
-        for other_x, other_y in sorted(places.values(), key=lambda place: place[1]):
-            if abs(x - other_x) < 0.2 * side and abs(y - other_y) < 0.04 * side:
-                y = other_y + 0.04 * side
-        places[node] = x, y
-    return [places[node] for node in range(len(nodes))]
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

@@ -102,3 +102,15 @@ def save_json(value: Any, path: Path) -> None:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     save_text(json.dumps(finite(value), indent=2, allow_nan=False) + "\n", path)
+
+
+def label_places(nodes: torch.Tensor, side: float) -> list[tuple[float, float]]:
+    """Places of names to the right of nodes ``(N, 2)``, moved up where they would lie on others."""
+    places: dict[int, tuple[float, float]] = {}
+    for node in nodes[:, 1].argsort().tolist():
+        x, y = nodes[node, 0].item() + 0.03 * side, nodes[node, 1].item()
+        for other_x, other_y in sorted(places.values(), key=lambda place: place[1]):
+            if abs(x - other_x) < 0.2 * side and abs(y - other_y) < 0.04 * side:
+                y = other_y + 0.04 * side
+        places[node] = x, y
+    return [places[node] for node in range(len(nodes))]
