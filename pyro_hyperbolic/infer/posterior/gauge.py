@@ -30,6 +30,7 @@ _SHORT, _MOST_SHORT = 0.2, 0.05
 # hold points by.
 _FLAT, _SMALL = 0.02, 1e-6
 _LEAST = 0.25  # share of draws of the prior at which what is free can be turned
+_VISIBLE, _SHAKEN = 0.01, 4  # nats, and how often the rounding of energies is measured
 _FEW = 5  # axes, beyond which they are too many numbers to be compiled one by one
 
 
@@ -105,7 +106,11 @@ class Block:
         turned[:, columns] = torch.einsum("pab,pnb->pna", q, vectors[:, columns])
         before, after = energy(vectors), energy(turned)
         known = before.isfinite()
-        tolerance = torch.finfo(vectors.dtype).eps ** 0.4 * (1 + before.abs())
+        # What a large energy has lost to rounding is seen from numbers that differ in their last digits.
+        eps = torch.finfo(vectors.dtype).eps
+        shaken = [energy(vectors * (1 + eps * torch.randn_like(vectors))) for _ in range(_SHAKEN)]
+        noise = (torch.stack(shaken) - before).abs().amax(0).nan_to_num(torch.inf)
+        tolerance = (eps**0.4 * (1 + before.abs())).clamp(max=_VISIBLE) + _SHAKEN * noise
         return ((before - after).abs() <= tolerance)[known].double().mean().nan_to_num(0.0).item()
 
     def loosen(self, vectors: Tensor) -> bool:

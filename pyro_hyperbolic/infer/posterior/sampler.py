@@ -425,13 +425,14 @@ class Chains:
         """
         halves = (self.target.filled(self.draws[at]) for at in (len(self.draws) // 2, -1))
         (_, before), (fits, energies) = (self.target.descend(x, _FIT_STEPS) for x in halves)
-        found = modes(self.target, self.target.turned(fits))
+        fits = self.target.turned(fits)
+        found = modes(self.target, fits)
         before, energies = self.ladder.cold(before), self.ladder.cold(energies)
         if not found or ((before - energies).abs() > _APART).double().mean() > 0.5:
             return None
         weights = torch.tensor([mode.evidence for mode in found]).softmax(0).tolist()
-        at = energies.new_tensor([mode.energy for mode in found])
-        nearest = (energies.unsqueeze(-1) - at).abs().argmin(-1)
+        at = torch.stack([mode.vector for mode in found])
+        nearest = torch.cdist(self.ladder.cold(fits), at).argmin(-1)
         return [
             {"energy": mode.energy + self.target.held, "weight": weight, "chains": int((nearest == number).sum())}
             for number, (mode, weight) in enumerate(zip(found, weights, strict=True))

@@ -22,7 +22,8 @@ _STEPS = 1000  # of a fit
 _SWEEPS, _MOST_SWEEPS, _FEW_STEPS, _LOOKS, _MANY = 4, 240, 15, 10, 128
 _LARGEST_DENSE = 1000  # numbers of a vector; beyond, nothing is known of the shape
 _MOST_MODES = 8
-_APART = 0.01  # fits of energies nearer than this are one
+# Fits of energies nearer than this, and of numbers that are all nearer than so many standard deviations, are one.
+_APART, _NEAR = 0.01, 0.5
 _NORMAL = 0.2, 5.0  # excess energies between which a fit tells where the posterior is
 
 
@@ -39,6 +40,13 @@ class Mode:
     energy: float
     root: Tensor
     evidence: float
+
+    def is_at(self, vector: Tensor, energy: float) -> bool:
+        """Whether a fit is this one. Its mirror image has the same energy and is another."""
+        if abs(energy - self.energy) >= _APART:
+            return False
+        sd = self.root.square().sum(-1).sqrt()
+        return bool(((vector - self.vector).abs() <= _NEAR * sd).all())
 
 
 @dataclass
@@ -90,7 +98,7 @@ def modes(target: Target, fits: Tensor) -> list[Mode]:
         energy = energies[index].item()
         if not math.isfinite(energy) or len(found) == _MOST_MODES or energy > lowest + target.size + 10:
             break
-        if found and abs(energy - found[-1].energy) < _APART:
+        if any(mode.is_at(fits[index], energy) for mode in found):
             continue
         matrix = hessian(target.gradients, fits[index], target.count)
         if bool(matrix.isfinite().all()):
@@ -105,11 +113,14 @@ def _normal_draws(target: Target, found: list[Mode]) -> tuple[Tensor, Tensor, fl
     """Draws of the approximations, the fits that they belong to, and their excess energy over that of these.
 
     An excess near 1 is that of a normal distribution; far from it the approximation says nothing about the posterior.
-    Modes of less evidence have more than their share, so that chains tell whether they go over to the others.
+    Modes of less evidence have more than their share, so that chains tell whether they go over to the others, and each
+    has its share to one chain.
     """
     weights = (0.5 * torch.tensor([mode.evidence for mode in found])).softmax(0)
     noise = torch.randn_like(target.prior)
-    chosen = torch.multinomial(weights, target.count, replacement=True).tolist()
+    places = (torch.arange(target.count) + torch.rand(())) / target.count
+    shares = torch.searchsorted(weights.cumsum(0), places).clamp(max=len(found) - 1)
+    chosen = shares[torch.randperm(target.count)].tolist()
     draws = torch.stack([found[k].vector + found[k].root @ row for k, row in zip(chosen, noise, strict=True)])
     lowest = torch.tensor([found[k].energy for k in chosen], dtype=draws.dtype, device=draws.device)
     excess = (target.gradients(draws)[0] - lowest) / (0.5 * noise.square().sum(-1))

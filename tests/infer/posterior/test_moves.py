@@ -359,6 +359,21 @@ def test_fits_at_zero_do_not_tell_what_turns():
     assert not block.weight.any()
 
 
+def test_a_large_energy_hides_nothing():
+    """In float32 an energy of 10,000 has few digits; a difference of a nat is one of the posterior."""
+    torch.manual_seed(0)
+    (block,) = blocks({"z": torch.Size([5, 2])}, torch.zeros(1, dtype=torch.float32))
+    fits, prior = torch.randn(2, 4, 10, dtype=torch.float32)
+
+    def turns(x):
+        return 1e4 + x.square().sum(-1)
+
+    block.hold(turns, fits, prior, fits[0])
+    assert block.free == [("z",)]
+    block.hold(lambda x: turns(x) + x[:, 0].tanh(), fits, prior, fits[0])
+    assert not block.free
+
+
 def test_what_does_not_turn_is_not_held():
     (block,) = blocks({"w": torch.Size([3]), "z": torch.Size([5, 3])}, torch.zeros(1))
     block.hold(lambda x: x[:, 0] + x[:, 3:].square().sum(-1), torch.randn(4, 18), torch.randn(4, 18), torch.randn(18))

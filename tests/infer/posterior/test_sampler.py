@@ -16,9 +16,9 @@ from benchmarks.posterior_cases import CASES
 from benchmarks.posteriors import measure
 from pyro_hyperbolic import PoincareBall
 from pyro_hyperbolic.infer import sample_posterior
-from pyro_hyperbolic.infer.posterior import sampler
+from pyro_hyperbolic.infer.posterior import sampler, start
 from pyro_hyperbolic.infer.posterior.energy import Energy
-from pyro_hyperbolic.infer.posterior.start import find_start
+from pyro_hyperbolic.infer.posterior.start import find_start, modes
 from pyro_hyperbolic.infer.posterior.target import Target
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -102,9 +102,9 @@ def test_known_posteriors_and_interrupted_runs(tmp_path, monkeypatch):
         sample_posterior(model, DATA + 1, COUNTS, num_chains=4, warmup=200, num_samples=40, checkpoint=path)
     fewer = run(num_samples=30, checkpoint=path)
     assert torch.equal(fewer.samples["loc"], resumed.samples["loc"][:, :30])
-    for start, words in STARTS:
+    for values, words in STARTS:
         with pytest.raises(ValueError, match=words):
-            run(start=start)
+            run(start=values)
     with pytest.raises(ValueError, match="start has density 0"):
         run(start={"loc": torch.tensor(torch.inf)})
 
@@ -230,6 +230,21 @@ def test_what_is_refused(program, words):
 def test_options(options, words):
     with pytest.raises(ValueError, match=words):
         run(**options)
+
+
+def test_mirror_images_are_two_modes():
+    """Of the same energy; and every mode has its share of the chains, to one."""
+
+    def gradients(x):
+        away = x.abs() - 2
+        return 50 * away.square().sum(-1), 100 * away * x.sign()
+
+    target = SimpleNamespace(size=1, count=6, gradients=gradients, prior=torch.zeros(6, 1))
+    found = modes(target, torch.tensor([[2.0], [-2.0], [2.001], [-1.999], [2.0], [-2.0]]))
+    assert sorted(mode.vector.item() for mode in found) == pytest.approx([-2.0, 2.0], abs=0.002)
+    for _ in range(5):
+        draws, _, _ = start._normal_draws(target, found)
+        assert (draws > 0).sum() == 3
 
 
 def located(observed):
