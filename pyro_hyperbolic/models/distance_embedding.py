@@ -88,7 +88,7 @@ class DistanceEmbedding(NamedModel):
     >>> embedding = DistanceEmbedding("h2", 4)
     >>> start = embedding.start(distances)
     >>> sorted(start), embedding.distances(start).diagonal(1)
-    (['c', 'noise', 'spread', 'z'], tensor([1., 1., 1.]))
+    (['c', 'noise', 'spread', 'z'], tensor([1.0000, 1.0000, 1.0000]))
     >>> embedding.begin(start)
     >>> svi = pyro.infer.SVI(embedding.model, embedding.guide, pyro.optim.Adam({"lr": 0.01}), pyro.infer.Trace_ELBO())
     >>> loss = svi.step(distances)
