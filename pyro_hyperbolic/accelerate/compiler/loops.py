@@ -16,6 +16,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from pyro_hyperbolic.accelerate.compiler.changes import is_made
@@ -192,8 +193,11 @@ def joined_loops() -> Iterator[None]:
         return
     compile_one, wait, define = kind.cpp_pybinding, kind.wait, writer.define_kernel
 
+    def is_joined(source: str) -> bool:
+        return async_compile.get_compile_threads() > 1 and _is_a_loop(source)
+
     def compile_joined(compiling: Any, types: list[str], source: str) -> Any:
-        if async_compile.get_compile_threads() <= 1 or not _is_a_loop(source):
+        if not is_joined(source):
             return compile_one(compiling, types, source)
         files = vars(compiling).setdefault("files", _Files(lambda file: file.begin(compiling.submit)))
         return LambdaFuture(files.add(source, types))
@@ -203,12 +207,15 @@ def joined_loops() -> Iterator[None]:
             vars(compiling).pop("files").close()
         wait(compiling, scope)
 
+    def note(files: _Files, types: list[str], source: str) -> None:
+        if is_joined(source):
+            files.add(source, types)
+
     def define_and_begin(writing: Any, name: str, body: str, *args: Any, **kwargs: Any) -> Any:
         if body.startswith("async_compile.cpp_pybinding("):
             # The call that the compiled module will make, of which another thread does what may take time.
-            early = vars(writing).setdefault("early", kind())
-            vars(early).setdefault("files", _Files(lambda file: _in_turn(lambda: file.begin(kind.submit))))
-            eval(body, {"async_compile": early})
+            files = vars(writing).setdefault("files", _Files(lambda file: _in_turn(lambda: file.begin(kind.submit))))
+            eval(body, {"async_compile": SimpleNamespace(cpp_pybinding=functools.partial(note, files))})
         return define(writing, name, body, *args, **kwargs)
 
     kind.cpp_pybinding, kind.wait, writer.define_kernel = compile_joined, wait_for_all, define_and_begin
