@@ -18,7 +18,6 @@ from torch.distributions import constraints, transform_to
 
 from pyro_hyperbolic.accelerate import private
 from pyro_hyperbolic.accelerate.programs.modes import (
-    ConstantMasks,
     ConstantsOnDevice,
     DecompositionsOnDevice,
     OutOfPlaceRandom,
@@ -164,7 +163,6 @@ class Parameters:
             _AnswerParams(answers, lambda name: run.used.add(self._answers[name][0])),
             Unvalidated(),
             OutOfPlaceRandom(),
-            ConstantMasks(),
             ConstantsOnDevice(),
             DecompositionsOnDevice(),
             _module_function(self._registered(run.used)),

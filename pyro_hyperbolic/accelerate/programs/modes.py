@@ -53,6 +53,7 @@ class ConstantMasks(TorchFunctionMode):
 
     What a mask selects has no shape that is known before its values are. Missing data are written with masks that are
     there before the program runs, and the triangles of matrices with ones that are made in it, from ``torch.arange``.
+    What is compiled keeps their values, so this is for functions that are not used any more once a mask may change.
     """
 
     def __init__(self) -> None:
@@ -65,11 +66,11 @@ class ConstantMasks(TorchFunctionMode):
             args = (args[0], self._numbers(args[1]), *args[2:])
         out = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
-            self._known.pop(id(args[0]), None)  # changed in place
-        elif name in _OF_MASKS and isinstance(out, Tensor) and out.numel() <= _LARGEST_MASK:
+        if name in _IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs:
+            self._known.clear()  # others may be views of what was changed
+        elif name in _OF_MASKS and isinstance(out, Tensor) and not private.is_real(out):
             values = [self._values(x) for x in flatten((args, kwargs))[0] if isinstance(x, Tensor)]
-            if not private.is_real(out) and all(value is not None for value in values):
+            if out.numel() <= _LARGEST_MASK and all(value is not None for value in values):
                 real = map_tensors(self._values, (args, kwargs))
                 self._known[id(out)] = out, private.computed(lambda: func(*real[0], **real[1]))
         return out
@@ -87,6 +88,7 @@ class ConstantMasks(TorchFunctionMode):
 
 
 _LARGEST_MASK = 1_000_000
+_IN_PLACE = {"__setitem__", *(f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "and", "or", "xor"))}
 _OF_MASKS = {
     *("arange", "ones", "zeros", "full", "eye", "tensor", "as_tensor", "ones_like", "zeros_like", "tril", "triu"),
     *("lt", "le", "gt", "ge", "eq", "ne", "add", "sub", "mul", "logical_and", "logical_or", "logical_not"),

@@ -89,11 +89,23 @@ def test_capture_that_fails_leaves_no_trace() -> None:
 KNOWN = torch.tensor([True, False, True])
 
 
-def changed(n: int) -> torch.Tensor:
-    mask = torch.arange(n) > 0
-    mask[0] = True
+def changed(change: Any) -> torch.Tensor:
+    mask = torch.zeros(3, 3, dtype=torch.bool)
+    change(mask)
     return mask
 
+
+def filled_by_or(mask: torch.Tensor) -> None:
+    mask |= mask.logical_not()
+
+
+CHANGES: list[Any] = [
+    filled_by_or,
+    lambda mask: mask.__setitem__(0, True),
+    lambda mask: mask[0].fill_(True),
+    lambda mask: mask.diagonal().fill_(True),
+    lambda mask: torch.logical_not(mask, out=mask),
+]
 
 MASKS: dict[str, Any] = {
     "there before": lambda x: x[KNOWN],
@@ -130,9 +142,9 @@ def test_masks_that_depend_on_values_stay() -> None:
     compiled = compile_function(positive, torch.ones(3))
     assert [compiled(number * torch.ones(3)).item() for number in (1.0, -1.0, 2.0)] == [3.0, 0.0, 6.0]
     with FakeTensorMode(), ConstantMasks() as masks:
-        kept, lost = torch.arange(3) > 0, changed(3)
-        assert masks._values(kept).tolist() == [False, True, True]
-        assert masks._values(lost) is None
+        assert masks._values(torch.arange(3) > 0).tolist() == [False, True, True]
+        for change in CHANGES:
+            assert masks._values(changed(change)) is None
 
 
 @pytest.mark.slow
