@@ -7,8 +7,7 @@ Compiled and captured steps of the auto-encoder of ``benchmarks.numpyro`` (d = 1
 are tuned, and ensembles. Each is measured with all of ``accelerate.compiler.changes.CHANGES``, with each of them left
 out, and with none. The trainers are all made first and take turns, so that they are timed under the same conditions.
 Figures are medians of repeats, in microseconds per step and member; those with a change left out come with the ratio to
-all. A change whose ratio is not
-above 1 beyond its spread, here and with another model, should be deleted.
+all. A change whose ratio is not above 1 beyond its spread, here and with another model, should be deleted.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
     p = make_parser(__doc__, __file__)
     text = "seeds, one model per seed: 0,1,5 or 0-9 (default: 0-9)"
     p.add_argument("--seeds", type=seeds, default=list(range(10)), help=text)
-    text = "compile the steps, which takes a quarter of a minute on a GPU (default: on a GPU)"
+    text = "compile the steps, which takes its time before the first one (default: on a GPU)"
     p.add_argument("--compile", action=argparse.BooleanOptionalAction, help=text)
     add_options(p)
     add_common(p, "--output-dir", "--resume")

@@ -16,7 +16,7 @@ from pyro.infer.autoguide.initialization import InitMessenger, init_to_sample, i
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import biject_to
+from torch.distributions import biject_to, constraints
 
 from pyro_hyperbolic.accelerate.bounds.enumeration import enumerated_elbo
 from pyro_hyperbolic.accelerate.programs.modes import (
@@ -42,7 +42,7 @@ class Site:
     :ivar shape: of its unconstrained values.
     :ivar point: the site of points whose coordinates or noise these are, if they are.
     :ivar is_noise: whether these are the noise that points are made of.
-    :ivar is_plain: whether its values are these numbers themselves.
+    :ivar is_plain: whether its values are these numbers themselves, as it may have any.
     """
 
     shape: torch.Size
@@ -229,7 +229,7 @@ class Energy:
                 is_noise = _is_noise(site)
                 point = name.removesuffix(_NOISE if is_noise else _SUFFIX)
                 is_coords = point != name and point in trace.nodes
-                is_plain = value.shape == site["value"].shape and torch.equal(value, site["value"])
+                is_plain = isinstance(_without_dims(site["fn"].support), type(constraints.real))
                 sites[name] = Site(value.shape, value.dtype, point if is_coords else None, is_noise, is_plain)
         if not sites:
             raise ValueError("model has no continuous latent, so there is nothing to sample.")
@@ -254,6 +254,12 @@ def _check_counts(name: str, site: Any) -> None:
             f"site {name!r} is observed to have values that its distribution cannot have ({site['fn'].support}); check"
             " the data."
         )
+
+
+def _without_dims(support: Any) -> Any:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support
 
 
 def _is_masked(distribution: Any) -> bool:

@@ -30,7 +30,7 @@ _SHORT, _MOST_SHORT = 0.2, 0.05
 # hold points by.
 _FLAT, _SMALL = 0.02, 1e-6
 _LEAST = 0.25  # share of draws of the prior at which what is free can be turned
-_VISIBLE, _SHAKEN = 0.01, 4  # nats, and how often the rounding of energies is measured
+_VISIBLE, _SHAKEN = 0.01, 4  # nats; how often rounding is measured, and how many times as much may be seen
 _FEW = 5  # axes, beyond which they are too many numbers to be compiled one by one
 
 

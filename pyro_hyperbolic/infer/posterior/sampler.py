@@ -246,6 +246,7 @@ class Chains:
     def sample(self, count: int, checkpoint: str | os.PathLike[str] | None) -> None:
         """Go on until there are so many draws."""
         if len(self.draws) > count:
+            self.steps = round(self.steps * count / len(self.draws))
             self.draws, self.sweeps = self.draws[:count], self.sweeps[:count]
             return
         written = time.perf_counter()
