@@ -70,9 +70,14 @@ def best(results: Results, data: str) -> Model | None:
 
 
 def evidences(results: Results, data: str) -> dict[Model, tuple[float, float]]:
-    """Mean and 1.96 standard errors over the runs of each model that has some, the greatest first."""
+    """Mean and 1.96 standard errors over the runs of each model that has some, the greatest first.
+
+    Those that converged, if there are any: the others may have missed mass.
+    """
     found = {model: runs_of(results, data, model, EVIDENCE) for model in MODELS}
-    means = {model: _evidence(runs) for model, runs in found.items() if runs}
+    means = {
+        model: _evidence([run for run in runs if run["converged"]] or runs) for model, runs in found.items() if runs
+    }
     return dict(sorted(means.items(), key=lambda item: -item[1][0]))
 
 

@@ -103,9 +103,9 @@ def _preferred(results: Results, data: str) -> str:
     doubtful = [
         name_of(model)
         for model in found
-        if not all(run["converged"] for run in runs_of(results, data, model, EVIDENCE))
+        if not any(run["converged"] for run in runs_of(results, data, model, EVIDENCE))
     ]
-    return f"{words}; not all chains of {listed(doubtful)} converged, so this is not certain" if doubtful else words
+    return f"{words}; no chains of {listed(doubtful)} converged, so this is not certain" if doubtful else words
 
 
 def _held_out(results: Results) -> str:
@@ -199,9 +199,9 @@ def _evidence(results: Results) -> str:
     if not rows:
         return ""
     return table(head, rows) + (
-        "\nOf the whole network, in nats: mean over runs, ± 1.96 standard errors of the mean, each run's own or their"
-        " spread, whichever is larger. A difference of 3 is odds of 20 to 1. Chains that did not converge may have"
-        " missed mass: the evidence is then too low.\n"
+        "\nOf the whole network, in nats: mean over the runs that converged, or over all if none did, ± 1.96 standard"
+        " errors of the mean, each run's own or their spread, whichever is larger. A difference of 3 is odds of 20 to 1."
+        " Chains that did not converge may have missed mass: the evidence is then too low.\n"
     )
 
 

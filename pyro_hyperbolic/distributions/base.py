@@ -63,7 +63,7 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
         self.loc = loc
         self.manifold = manifold
         self.dim = manifold.intrinsic_dim(static_size(loc))
-        self._last: tuple[Any, Any] = None, None  # coordinates and point of the last sample
+        self._last: tuple[Any, Any, int] = None, None, 0  # coordinates and point of the last sample, and its version
         # Part of a program: its points are those of an algorithm, which may not know that a curvature has moved.
         self._in_program = am_i_wrapped()
         self._run = Run.on(manifold) if self._in_program else Run()
@@ -214,8 +214,8 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
     def _coords(self, value: Tensor) -> Tensor:
         """Normal coordinates of ``value``: those it was made from, where they serve.
 
-        Only samples are kept: a value from outside may be a parameter, which its optimiser changes in place. A sample
-        drawn without a graph knows nothing of the derivatives in ``loc`` and ``c``, so these need the logarithm map.
+        Only samples are kept: of a value from outside nothing is known. A sample drawn without a graph knows nothing of
+        the derivatives in ``loc`` and ``c``, so these need the logarithm map.
         """
         if not self.drew(value) or self._lacks_graph(value):
             return self.manifold.to_normal_coords(self._centre, value)
@@ -224,7 +224,7 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
     def _point(self, v: Tensor) -> Tensor:
         """The point with normal coordinates ``v`` at ``loc``, which is the last sample from now on."""
         value = self.manifold.from_normal_coords(self._centre, v)
-        self._last = v, value
+        self._last = v, value, version(value)
         return value
 
     def at_origin(self) -> Self:
@@ -242,15 +242,16 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
 
     def __getstate__(self) -> dict[str, Any]:
         # The last sample belongs to the graph it was made in and cannot be copied.
-        return self.__dict__ | {"_last": (None, None)}
+        return self.__dict__ | {"_last": (None, None, 0)}
 
     def _lacks_graph(self, sample: Tensor) -> bool:
         moving = self.loc.requires_grad or self.manifold.moves
         return moving and torch.is_grad_enabled() and not sample.requires_grad
 
     def drew(self, value: Tensor) -> bool:
-        """Whether ``value`` is the last sample."""
-        return value is self._last[1]
+        """Whether ``value`` is the last sample, as it was drawn: nobody has changed it, or made a parameter of it."""
+        is_parameter = value.requires_grad and value.is_leaf
+        return value is self._last[1] and not is_parameter and version(value) == self._last[2]
 
     def draw_motion(self) -> tuple[Tensor, Tensor]:
         """The coordinates of the last sample, and their change as noise and ``loc`` move.
@@ -269,7 +270,7 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
         the coordinates of ``value``, so they are exact however far out it is.
         """
         coords = v + motion - self._loc_motion(v)
-        self._last = coords, value
+        self._last = coords, value, version(value)
 
     def _loc_motion(self, v: Tensor) -> Tensor:
         m = self.manifold.to_normal_coords(None, self.loc)
@@ -310,6 +311,11 @@ class ManifoldDistribution(PointDistribution, TorchDistribution):
             f"{type(self).__name__} on {leaf!r}: loc and scale put mass at distance {needed:.4g} from the"
             f" origin, but {dtype} coordinates end at {reach:.4g}; {remedy}."
         )
+
+
+def version(value: Tensor) -> int:
+    """How often a tensor was changed in place, where torch counts that."""
+    return 0 if torch.compiler.is_compiling() or value.is_inference() else value._version
 
 
 def base_distribution(distribution: Any) -> Any:

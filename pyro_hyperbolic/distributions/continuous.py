@@ -52,6 +52,9 @@ class FlowField(FlowParameters):
     def summary(self) -> str:
         return f"steps={self.steps}"
 
+    def state(self) -> Any:
+        return self.steps, super().state()
+
     def transformed(self, space: Manifold, x: Tensor, context: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
         check_sizes(x)
         state = self._each("state", space, x.split(self.coordinates, -1))

@@ -13,7 +13,7 @@ from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 from torch.distributions import Transform, constraints
 
-from pyro_hyperbolic.distributions.base import base_distribution
+from pyro_hyperbolic.distributions.base import base_distribution, version
 from pyro_hyperbolic.distributions.constraints import on
 from pyro_hyperbolic.distributions.flow_steps import ChartStep, SphereStep, Step, axes, joined
 from pyro_hyperbolic.distributions.provenance import Run, complaint, mark_of
@@ -40,6 +40,10 @@ class FlowParameters(nn.Module):
     def summary(self) -> str:
         """How the flow is shown, beside its space."""
         raise NotImplementedError
+
+    def state(self) -> Any:
+        """What changes whenever the flow becomes another one."""
+        return [(id(p), version(p)) for p in self.parameters()]
 
 
 class FlowLayers(FlowParameters):
@@ -138,7 +142,7 @@ class FlowTransform(Transform):
 
     def clear_cache(self) -> None:
         """Forget the last point."""
-        self._last: tuple[Tensor | None, Tensor | None, Any] = None, None, None
+        self._last: tuple[Tensor | None, Tensor | None, Any, Any] = None, None, None, None
         self._drew = False
 
     def with_cache(self, cache_size: int = 1) -> FlowTransform:
@@ -147,7 +151,7 @@ class FlowTransform(Transform):
 
     def __getstate__(self) -> dict[str, Any]:
         # The last point belongs to the graph it was made in and cannot be copied.
-        return {**super().__getstate__(), "_last": (None, None, None), "_drew": False}
+        return {**super().__getstate__(), "_last": (None, None, None, None), "_drew": False}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.manifold!r}, {self.layers.summary()})"
@@ -155,24 +159,25 @@ class FlowTransform(Transform):
     def _call(self, x: Tensor) -> Tensor:
         self._check(x)
         y, log_det = self._transformed(x, inverse=False)
-        self._last, self._drew = (x, y, log_det), True
+        self._last, self._drew = (x, y, log_det, self._state(x, y)), True
         return y
 
     def _inverse(self, y: Tensor) -> Tensor:
         last = self._last[0]
-        if self._drew and last is not None and y is self._last[1] and not self._lacks_graph(y):
+        is_parameter = y.requires_grad and y.is_leaf
+        if self._drew and last is not None and self._is_last(last, y) and not (is_parameter or self._lacks_graph(y)):
             return last
         if self._run is not None:
             stray = complaint(y, self.manifold, self._run, self._is_of, validate=False)
             if stray is not None:
                 raise ValueError(f"{type(self).__name__}: {stray}")
         x, log_det = self._transformed(y, inverse=True)
-        # A point from outside may be a parameter, which its optimiser changes: it is not recognised again.
-        self._last, self._drew = (x, y, log_det), False
+        # A point from outside is not recognised again.
+        self._last, self._drew = (x, y, log_det, self._state(x, y)), False
         return x
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        if x is self._last[0] and y is self._last[1]:
+        if self._is_last(x, y):
             return self._last[2]
         return self._transformed(x, inverse=False)[1]
 
@@ -206,6 +211,13 @@ class FlowTransform(Transform):
     def _transformed(self, x: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
         context = x.new_zeros(0) if self._context is None else self._context
         return self.layers.transformed(self.manifold, x, context, inverse)
+
+    def _is_last(self, x: Tensor, y: Tensor) -> bool:
+        """Whether these are the last points, and nothing has changed since, in them or in the flow."""
+        return x is self._last[0] and y is self._last[1] and self._state(x, y) == self._last[3]
+
+    def _state(self, x: Tensor, y: Tensor) -> Any:
+        return version(x), version(y), self.layers.state()
 
     def _is_of(self, distribution: Any) -> bool:
         return any(transform is self for transform in getattr(base_distribution(distribution), "transforms", ()))

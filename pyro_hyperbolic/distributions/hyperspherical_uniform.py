@@ -10,6 +10,8 @@ from pyro.distributions import constraints
 from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
 
+from pyro_hyperbolic.distributions.constraints import on
+from pyro_hyperbolic.geometry import Sphere
 from pyro_hyperbolic.ops.checks import checked_integer
 from pyro_hyperbolic.ops.special import safe_norm
 
@@ -26,7 +28,6 @@ class HypersphericalUniform(TorchDistribution):
     """
 
     arg_constraints: dict[str, Any] = {}
-    support = constraints.sphere
     has_rsample = True
 
     def __init__(
@@ -49,6 +50,11 @@ class HypersphericalUniform(TorchDistribution):
         super(HypersphericalUniform, new).__init__(torch.Size(batch_shape), self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
+
+    @constraints.dependent_property(event_dim=1, is_discrete=False)
+    def support(self) -> Any:
+        """The sphere as a manifold; of one coordinate, which has no dimension, as Pyro has it."""
+        return constraints.sphere if self.dim == 1 else on(Sphere(1.0))
 
     @property
     def log_area(self) -> float:

@@ -187,6 +187,23 @@ def test_log_prob_broadcasts_one_distribution_over_many_values(case):
     torch.testing.assert_close(distribution.log_prob(values), expected.reshape(2, 5))
 
 
+@every_distribution
+def test_a_sample_may_be_changed_or_become_a_parameter(case):
+    """It is then a value like any other, of which nothing is known from the draw."""
+    p = case.make()
+    other, x = p.sample((4,)), p.sample((4,))
+    expected = p.log_prob(other.clone())
+    x.copy_(other)
+    torch.testing.assert_close(p.log_prob(x), expected)
+    x = p.sample((4,))
+    known = x.clone().requires_grad_()
+    if not p.log_prob(known).requires_grad:
+        return  # of the uniform distribution
+    [expected] = torch.autograd.grad(p.log_prob(known).sum(), known)
+    x.requires_grad_()
+    torch.testing.assert_close(torch.autograd.grad(p.log_prob(x).sum(), x)[0], expected)
+
+
 @each("validate_args", [True, False])
 @every_distribution
 def test_expand_keeps_type_and_validation(case, validate_args):

@@ -276,17 +276,26 @@ def test_gradients_reach_every_parameter(kind):
     torch.testing.assert_close(q.log_prob(y), q.log_prob(y.clone()))
 
 
-def test_the_density_follows_the_parameters():
-    """Neither a given point nor a sample is scored with parameters of before."""
-    ball = PoincareBall(1.0)
-    flow = random_flow(ball, 2)
-    q = dist.TransformedDistribution(base(ball, 2), [flow])
-    y = base(ball, 2).sample((5,))
-    before = q.log_prob(y)
+@every_kind
+def test_the_density_of_a_sample_follows_the_flow(kind):
+    """Neither a given point nor a sample, which is kept with its determinant, is scored with what was before."""
+    space = PoincareBall(0.7)
+    flow = random_flow(space, 2, kind)
+    q = dist.TransformedDistribution(base(space, 2), [flow])
     with torch.no_grad():
+        given = base(space, 2).sample((4,))
+        before = q.log_prob(given)
+        x = q.sample((4,))
+        known = q.log_prob(x)
         for parameter in flow.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-        assert (q.log_prob(y) - before).abs().amax() > 1e-3
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        assert (q.log_prob(x) - known).abs().min() > 1e-4
+        assert (q.log_prob(given) - before).abs().min() > 1e-4
+        torch.testing.assert_close(q.log_prob(x), q.log_prob(x.clone()))
+        if kind == "field":
+            x = q.sample((4,))
+            flow.layers.steps = 5
+            torch.testing.assert_close(q.log_prob(x), q.log_prob(x.clone()), rtol=0, atol=0)
 
 
 def test_samples_are_those_of_the_density():
@@ -411,6 +420,7 @@ PRODUCT = Product((Sphere(1.0), 2), (Euclidean(), 1))
         contract.test_mask,
         contract.test_deepcopy_draws_the_same,
         contract.test_a_seed_determines_the_samples,
+        contract.test_a_sample_may_be_changed_or_become_a_parameter,
         contract.test_validation_off_reads_nothing_on_the_host,
     ],
     ids=lambda test: test.__name__,

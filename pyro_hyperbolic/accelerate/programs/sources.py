@@ -45,7 +45,11 @@ class Sources(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if self._known and (sources := self._all_of(args) | (self._all_of(kwargs) if kwargs else _NONE)):
+        if func is torch.broadcast_tensors:  # each result is one of the arguments, and has nothing of the others
+            for given, tensor in zip(_tensors(args), out, strict=True):
+                if sources := self.of(given):
+                    self._add(tensor, sources)
+        elif self._known and (sources := self._all_of(args) | (self._all_of(kwargs) if kwargs else _NONE)):
             for tensor in _tensors(args[0] if func is torch.Tensor.__setitem__ else out):
                 self._add(tensor, sources)
         return out

@@ -66,7 +66,8 @@ class Paths:
     """
 
     def __init__(self, chains: Chains, normal: Normal) -> None:
-        self.target, self.metric, self.size, self.normal = chains.target, chains.metric, chains.size, normal
+        self.target, self.metric, self.normal = chains.target, chains.metric, normal
+        self.size = chains.size if chains.ladder.is_one else chains.size[0].item()
 
     def ends(self) -> list[Level]:
         """The levels of a path without others in between."""
@@ -74,7 +75,7 @@ class Paths:
 
     def levels(self, x: Tensor) -> list[Level]:
         """Levels between which the weights of all paths change about alike, found on the way back from draws."""
-        size, place = self.size, 1.0
+        x, size, place = self.target.filled(x), self.size, 1.0
         found = [Level(place, size)]
         while place > 0:
             spread = (self.normal.gradients(x)[0] - self.target.gradients(x)[0]).double().std().item()
@@ -94,7 +95,7 @@ class Paths:
 
     def back(self, x: Tensor, levels: list[Level]) -> Tensor:
         """The same of paths from draws ``(P, D)`` of the target."""
-        return -self._sum(x, levels[::-1])
+        return -self._sum(self.target.filled(x), levels[::-1])[: len(x)]
 
     def _sum(self, x: Tensor, levels: list[Level]) -> Tensor:
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)

@@ -12,6 +12,7 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.distributions.torch_distribution import MaskedDistribution
+from pyro.distributions.util import sum_rightmost
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_sample, init_to_value
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
@@ -25,10 +26,14 @@ from pyro_hyperbolic.accelerate.programs.modes import (
     DecompositionsOnDevice,
     OutOfPlaceRandom,
 )
+from pyro_hyperbolic.accelerate.programs.sources import Latents, Sources
 from pyro_hyperbolic.distributions.base import ManifoldDistribution, base_distribution
+from pyro_hyperbolic.distributions.constraints import OnManifold
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.match import manifold_of
 from pyro_hyperbolic.infer.reparam import ManifoldReparam, NoiseReparam
+from pyro_hyperbolic.infer.reparam.manifold_reparam import NormalCoordinates
+from pyro_hyperbolic.private import mask_of
 
 Program = Callable[..., Any]
 
@@ -77,13 +82,14 @@ class Energy:
     def __init__(self, model: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args, self.kwargs = args, kwargs
         self.program = poutine.reparam(model, _points)
-        with _Spaces(find_origin=True) as spaces:
+        with Sources() as sources, Latents(sources), _Spaces(sources) as spaces:
             first, second = self._prior_trace(), self._prior_trace()
         self.spaces = spaces.found
         at_origin = spaces.at_origin
         self.program = poutine.reparam(model, lambda msg: _points(msg, msg["name"] in at_origin))
         self.enumerated = {name for name, site in first.nodes.items() if _is_summed_out(site)}
         self.sites = self._checked(first)
+        _check_observed(first, sources)
         self.shapes = {name: first.nodes[name]["value"].shape for name in [*self.sites, *self.spaces]}
         _compare(first, second)
         if self._checked(second) != self.sites:
@@ -109,11 +115,23 @@ class Energy:
         with _Spaces() as spaces:
             trace, log_det = self._run(vector)
         log_joint = trace.log_prob_sum() if not self.enumerated else self._summed_out(trace)
+        log_det = log_det + self._unscaled(trace)
         curvatures = {
             name: [torch.as_tensor(c, dtype=self.dtype, device=self.device) for c in space.curvatures]
             for name, space in spaces.found.items()
         }
         return -(log_joint + log_det), curvatures
+
+    def _unscaled(self, trace: Any) -> Any:
+        """What densities of coordinates lack where those of points are scaled: a scale is no power of their measure."""
+        total: Any = 0.0
+        for name, own in self.sites.items():
+            node = trace.nodes[name]
+            if own.point is None or own.is_noise or _is_one(node["scale"]):
+                continue
+            log_det = base_distribution(node["fn"]).manifold.log_det_unconstrained(node["value"])
+            total = total + ((1 - node["scale"]) * sum_rightmost(log_det, node["fn"].event_dim - 1)).sum()
+        return total
 
     def values(self, vector: Tensor) -> dict[str, Tensor]:
         """Values of the latents and of the deterministic sites of the program."""
@@ -157,11 +175,13 @@ class Energy:
         raise KeyError(name)
 
     def _check_is_function(self, vector: Tensor) -> None:
-        """Refuse a program that draws more random numbers than its sites."""
+        """Refuse a program that draws more random numbers than its sites, or sites that enumerated ones multiply."""
         state = torch.get_rng_state if self.device.type == "cpu" else lambda: torch.cuda.get_rng_state(self.device)
         before = state()
         with pyro.validation_enabled(False), torch.no_grad():
-            self._run(vector)
+            trace, _ = self._run(vector)
+        for name in self.spaces:
+            _check_shape(name, trace.nodes[name]["value"], self.shapes)
         if not torch.equal(before, state()):
             raise ValueError(
                 "model draws random numbers that belong to no site, so that its density is another one in each run;"
@@ -179,7 +199,7 @@ class Energy:
             name: part.reshape(site.shape).to(site.dtype)
             for (name, site), part in zip(self.sites.items(), parts, strict=True)
         }
-        with poutine.trace() as tracer, _Assigned(numbers) as assigned:
+        with poutine.trace() as tracer, _Assigned(numbers, self.shapes) as assigned:
             self._summed()(*self.args, **self.kwargs)
         return tracer.trace, assigned.log_det
 
@@ -205,8 +225,6 @@ class Energy:
         for name, site in trace.nodes.items():
             if site["type"] != "sample":
                 continue
-            if site["is_observed"]:
-                _check_counts(name, site)
             if site_is_subsample(site) and (site["fn"].subsample_size or site["fn"].size) < site["fn"].size:
                 raise ValueError(
                     f"plate {name!r} of model draws a subsample, so that the posterior would be another one in each"
@@ -218,25 +236,56 @@ class Energy:
                     " sum it out by hand, or use a Categorical of as many values as matter."
                 )
             if _is_latent(site) and not _is_summed_out(site):
-                _check_site(name, site)
+                is_noise = _is_noise(site)
+                is_coords = is_noise or isinstance(base_distribution(site["fn"]), NormalCoordinates)
+                point = name.removesuffix(_NOISE if is_noise else _SUFFIX) if is_coords else None
+                _check_site(point or name, site)
+                if is_noise and not _is_one(site["scale"]):
+                    raise ValueError(
+                        f"site {point!r} is drawn by its noise, whose density cannot be scaled in the place of its own;"
+                        " leave infer={'noise': True} or poutine.scale out."
+                    )
                 try:
                     value = _bijection(site["fn"]).inv(site["value"])
                 except NotImplementedError as error:
                     raise ValueError(
                         f"site {name!r} has a support that torch has no bijection for ({error}); write it by other"
-                        " sites, a mixture by the kind of each point, which is enumerated, and its component."
+                        " sites, a mixture by the kind of each point, which is enumerated, and its component, and draw"
+                        " points of spheres from the distributions of this package."
                     ) from error
-                is_noise = _is_noise(site)
-                point = name.removesuffix(_NOISE if is_noise else _SUFFIX)
-                is_coords = point != name and point in trace.nodes
                 is_plain = isinstance(_without_dims(site["fn"].support), type(constraints.real))
-                sites[name] = Site(value.shape, value.dtype, point if is_coords else None, is_noise, is_plain)
+                sites[name] = Site(value.shape, value.dtype, point, is_noise, is_plain)
         if not sites:
             raise ValueError("model has no continuous latent, so there is nothing to sample.")
         return sites
 
 
+def _check_shape(name: str, value: Tensor, shapes: dict[str, torch.Size]) -> None:
+    if value.shape != shapes[name]:
+        raise ValueError(
+            f"the support of site {name!r}, or its curvature, depends on a site that is enumerated, so that it would"
+            " have a value for each value of that; draw one for each in a plate, and let observations choose among"
+            " them."
+        )
+
+
+def _is_one(scale: Any) -> bool:
+    return not isinstance(scale, Tensor) and scale == 1
+
+
 def _check_site(name: str, site: Any) -> None:
+    masks = _masks(site)
+    if name.endswith("_unobserved") and masks:
+        raise ValueError(
+            f"site {name!r} is what obs_mask= makes: latents for all data, those that are known too, of which nothing"
+            " holds the values; observe all data with a mask, as in dist.Normal(...).mask(known), and draw those that"
+            " are missing from the posterior's predictive distribution."
+        )
+    if not all(bool(torch.as_tensor(mask).all()) for mask in masks):
+        raise ValueError(
+            f"site {name!r} is a latent with a mask: where that is False it has no density, and the posterior no"
+            " integral; mask observations alone."
+        )
     if site["fn"].support.is_discrete:
         raise ValueError(
             f"site {name!r} is discrete and is not enumerated; sum it out, with infer={{'enumerate': 'parallel'}} in"
@@ -244,16 +293,20 @@ def _check_site(name: str, site: Any) -> None:
         )
 
 
-def _check_counts(name: str, site: Any) -> None:
-    """Refuse observed values that a discrete distribution does not have: without validation it has a density there."""
-    support = getattr(base_distribution(site["fn"]), "support", None)
-    if support is None or not support.is_discrete or site["mask"] is not None or _is_masked(site["fn"]):
-        return
-    if not bool(site["fn"].support.check(site["value"]).all()):
-        raise ValueError(
-            f"site {name!r} is observed to have values that its distribution cannot have ({site['fn'].support}); check"
-            " the data."
-        )
+def _check_observed(trace: Any, sources: Sources) -> None:
+    """Refuse observed values that a distribution does not have: without validation it has a density there."""
+    for name, site in trace.nodes.items():
+        support = getattr(base_distribution(site["fn"]), "support", None) if site["type"] == "sample" else None
+        if support is None or not site["is_observed"] or _masks(site) or not isinstance(site["value"], Tensor):
+            continue
+        numbers = support.manifold.curvatures if isinstance(support, OnManifold) else vars(support).values()
+        if any(isinstance(of, Tensor) and sources.of(of) for of in (site["value"], *numbers)):
+            continue  # they are others in another run
+        if not bool(site["fn"].support.check(site["value"]).all()):
+            raise ValueError(
+                f"site {name!r} is observed to have values that its distribution cannot have ({site['fn'].support});"
+                " check the data."
+            )
 
 
 def _without_dims(support: Any) -> Any:
@@ -262,10 +315,14 @@ def _without_dims(support: Any) -> Any:
     return support
 
 
-def _is_masked(distribution: Any) -> bool:
-    while distribution is not None and not isinstance(distribution, MaskedDistribution):
+def _masks(site: Any) -> list[Any]:
+    """The masks of a site, of handlers and of its distribution."""
+    found, distribution = [] if site["mask"] is None else [site["mask"]], site["fn"]
+    while distribution is not None:
+        if isinstance(distribution, MaskedDistribution):
+            found.append(mask_of(distribution))
         distribution = getattr(distribution, "base_dist", None)
-    return distribution is not None
+    return found
 
 
 def _compare(first: Any, second: Any) -> None:
@@ -340,9 +397,9 @@ class _InSupport(Messenger):
 class _Assigned(Messenger):
     """Gives latents the values of numbers without bounds, and sums the logarithms of the Jacobians."""
 
-    def __init__(self, numbers: dict[str, Tensor]) -> None:
+    def __init__(self, numbers: dict[str, Tensor], shapes: dict[str, torch.Size]) -> None:
         super().__init__()
-        self.numbers = numbers
+        self.numbers, self.shapes = numbers, shapes
         self.log_det: Any = 0.0
 
     def _pyro_sample(self, msg: Any) -> None:
@@ -351,6 +408,7 @@ class _Assigned(Messenger):
         number = self.numbers[msg["name"]]
         transform = _bijection(msg["fn"])
         msg["value"] = transform(number)
+        _check_shape(msg["name"], msg["value"], self.shapes)
         msg["done"] = True
         self.log_det = self.log_det + transform.log_abs_det_jacobian(number, msg["value"]).sum()
 
@@ -359,12 +417,12 @@ class _Spaces(Messenger):
     """Notes the spaces of points, and which of their distributions are centred at the origin in every run.
 
     :ivar found: by site.
-    :param find_origin: whether to look for the latter, which reads values.
+    :param sources: what tensors were computed from, to look for the latter, which reads values.
     """
 
-    def __init__(self, find_origin: bool = False) -> None:
+    def __init__(self, sources: Sources | None = None) -> None:
         super().__init__()
-        self._find_origin = find_origin
+        self._sources = sources
         self.found: dict[str, Manifold] = {}
         self._elsewhere: set[str] = set()
 
@@ -384,8 +442,14 @@ class _Spaces(Messenger):
             return
         name, space, inner = msg["name"].removesuffix(_SUFFIX), coords.manifold, coords.distribution
         self.found[name] = space
-        if not self._find_origin or name in self._elsewhere:
+        if self._sources is None or name in self._elsewhere:
             return
         is_plain = isinstance(inner, ManifoldDistribution) and not space.geodesics_close
-        if not is_plain or bool(space.to_normal_coords(None, inner.loc).any()):
+        if not is_plain or self._may_move(inner.loc, space) or bool(space.to_normal_coords(None, inner.loc).any()):
             self._elsewhere.add(name)
+
+    def _may_move(self, loc: Tensor, space: Manifold) -> bool:
+        """Whether a centre comes from latents; the origin of a hyperboloid does from its curvature."""
+        assert self._sources is not None
+        curvatures = [self._sources.of(c) for c in space.curvatures if isinstance(c, Tensor)]
+        return not self._sources.of(loc) <= frozenset().union(*curvatures)

@@ -55,6 +55,7 @@ def log_evidence(
     seed: int = 0,
     tolerance: float = 0.1,
     most_levels: int = 1024,
+    hottest: float = 1.0,
     progress: bool = True,
     **kwargs: Any,
 ) -> Evidence:
@@ -80,6 +81,8 @@ def log_evidence(
     :param seed: of all random numbers; the state of torch's generators stays as it is.
     :param tolerance: the standard error to reach, in nats.
     :param most_levels: the number of levels beyond which there are no more.
+    :param hottest: as of ``sample_posterior``: above 1 where chains stay in different modes, which alone have not the
+        shares of the mass that the modes have.
     :param progress: show a bar.
 
     >>> import pyro
@@ -101,7 +104,7 @@ def log_evidence(
         raise ValueError(f"tolerance must be a positive number of nats, got {tolerance!r}; 0.1 is the default.")
     settings = {"num_chains": num_chains, "num_samples": num_samples, "warmup": warmup, "seed": seed}
     with seeded(seed):
-        chains = run_chains((model, args, kwargs), settings, progress=progress)
+        chains = run_chains((model, args, kwargs), settings, hottest=hottest, progress=progress)
         ratio, levels = _integral(chains, tolerance, most_levels)
         chains.clock.note("evidence")
         held = sum(

@@ -100,11 +100,7 @@ class Block:
 
     def _turns(self, energy: Callable[[Tensor], Tensor], vectors: Tensor, columns: Tensor) -> float:
         """The share of vectors of which these columns can be turned, and the energy does not change."""
-        dim = columns.shape[-1]
-        q, _ = torch.linalg.qr(torch.randn(len(vectors), dim, dim, dtype=vectors.dtype, device=vectors.device))
-        turned = vectors.clone()
-        turned[:, columns] = torch.einsum("pab,pnb->pna", q, vectors[:, columns])
-        before, after = energy(vectors), energy(turned)
+        before, after = energy(vectors), energy(_randomly_turned(vectors, columns))
         known = before.isfinite()
         # What a large energy has lost to rounding is seen from numbers that differ in their last digits.
         eps = torch.finfo(vectors.dtype).eps
@@ -112,6 +108,12 @@ class Block:
         noise = (torch.stack(shaken) - before).abs().amax(0).nan_to_num(torch.inf)
         tolerance = (eps**0.4 * (1 + before.abs())).clamp(max=_VISIBLE) + _SHAKEN * noise
         return ((before - after).abs() <= tolerance)[known].double().mean().nan_to_num(0.0).item()
+
+    def disoriented(self, vectors: Tensor) -> Tensor:
+        """The vectors ``(P, D)``, with all that is held in an orientation at random."""
+        for number in self.weight.nonzero().flatten().tolist():
+            vectors = _randomly_turned(vectors, self.columns[self.reference[number].any(-1)])
+        return vectors
 
     def loosen(self, vectors: Tensor) -> bool:
         """Let go of sites whose draws ``(P, D)`` have no shape to hold, and tell whether there are any."""
@@ -134,6 +136,15 @@ class Block:
             columns = self.columns[self.reference[number].any(-1)]
             out[:, columns] = torch.einsum("pba,pnb->pna", q, vectors[:, columns])
         return out
+
+
+def _randomly_turned(vectors: Tensor, columns: Tensor) -> Tensor:
+    """The vectors ``(P, D)``, with the numbers in these columns ``(N, d)`` of each turned by a matrix of its own."""
+    dim = columns.shape[-1]
+    q, _ = torch.linalg.qr(torch.randn(len(vectors), dim, dim, dtype=vectors.dtype, device=vectors.device))
+    turned = vectors.clone()
+    turned[:, columns] = torch.einsum("pab,pnb->pna", q, vectors[:, columns])
+    return turned
 
 
 def _trace_of_axes(m: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ _WORSE = 5.0  # by how much more than the noise a mean energy must be above the 
 _MOVED = 0.01  # mean acceptance below which a chain has failed
 _FIT_STEPS = 500  # from the last draws to their modes
 _APART = 0.1  # energies of fits that are two
+_LOOKED_AT = 4  # draws, that tell which sites see an orientation
 _AT_ONCE = 2**24  # numbers of a tensor of the values of some draws
 _SECONDS = 30.0  # between two checkpoints
 _FIELDS = "acceptance", "diverged", "energy"
@@ -294,6 +295,7 @@ class Chains:
                 "steps": self.steps / len(self.draws),
                 "numbers": energy.size,
                 "restarted": self.restarted,
+                "oriented": self._oriented(samples.keys() - latents),
                 **({} if self.ladder.is_one else {"exchanges": self.ladder.acceptance, "trips": self.ladder.trips}),
             },
         )
@@ -396,6 +398,20 @@ class Chains:
             chosen = others[torch.randint(len(others), stuck.shape, device=stuck.device)]
             state = State(self.state.x[chosen], self.state.energy[chosen], self.state.gradient[chosen])
             self.state = self.state.taken(state, stuck)
+
+    def _oriented(self, names: Collection[str]) -> list[str]:
+        """The deterministic sites that see the orientation in which points are held."""
+        x = self.target.filled(self.draws[-1])[:_LOOKED_AT]
+        turned = x
+        for block in self.target.blocks:
+            turned = block.disoriented(turned)
+        before, after = (torch.func.vmap(self.target.energy.values)(vectors) for vectors in (x, turned))
+        eps = torch.finfo(x.dtype).eps ** 0.4
+
+        def is_same(a: Tensor, b: Tensor) -> bool:
+            return torch.allclose(a.double(), b.double(), rtol=eps, atol=eps, equal_nan=True)
+
+        return sorted(name for name in names if not is_same(before[name], after[name]))
 
     def _manifolds(self, samples: dict[str, Tensor]) -> dict[str, Any]:
         """The spaces of points, with the curvatures of every draw where they are drawn."""

@@ -75,6 +75,7 @@ def _rows_of_values(record: Record, name: str, diagnosis: Diagnosis) -> list[Row
     draws = record.samples[name]
     shape = draws.shape[2:]
     note = ", deterministic" if name in record.deterministic else ""
+    note += ", in a chosen orientation" if name in record.settings.get("oriented", ()) else ""
     if shape.numel() > _MOST_ROWS:
         return [_row_of_group(f"{name}{note}", diagnosis)]
     rows = []
@@ -97,6 +98,7 @@ def _rows_of_points(record: Record, name: str, diagnostics: Mapping[str, Diagnos
     count = draws.shape[2:-1].numel()
     words = f"{name}: {count} point{'s' * (count != 1)} of {space.kind}"
     words += ", deterministic" if name in record.deterministic else ""
+    words += ", in a chosen orientation" if name in record.settings.get("oriented", ()) else ""
     words += ", orientation free" if record.gauge_of(name) else ""
     groups = {f"  {kind}": diagnostics.get(f"{kind} of {name}") for kind in ("distances", "radii", "coordinates")}
     return [(words, "")] + [_row_of_group(label, d) for label, d in groups.items() if d is not None]

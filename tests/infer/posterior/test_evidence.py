@@ -19,6 +19,7 @@ from pyro_hyperbolic.infer.posterior.bridge import bennett
 from pyro_hyperbolic.infer.posterior.haar import log_mean_exp_trace
 from tests.helpers import gauss_legendre
 from tests.infer.posterior.records import F64, posterior
+from tests.infer.posterior.test_sampler import far_apart
 
 SHORT = {"num_samples": 400, "warmup": 200, "progress": False}
 DATA = torch.tensor([[1.0, 2.0], [0.5, -1.0], [3.0, 0.2]], dtype=F64)
@@ -209,3 +210,15 @@ def test_two_points_that_turn_together(name):
     assert found.posterior.gauges == [["z"]]
     assert found.standard_error < 0.02
     assert abs(found.value - total) < 0.05
+
+
+@pytest.mark.slow
+def test_temperatures_weigh_modes():
+    """Of which chains alone do not find one."""
+    wide, narrow = (
+        2 * dist.Normal(0.0, (900 + sd**2) ** 0.5).log_prob(torch.tensor(at)) for sd, at in ((1.0, 0.0), (0.5, 8.0))
+    )
+    known = torch.logaddexp(wide + math.log(0.7), narrow + math.log(0.3)).item()
+    found = infer.log_evidence(far_apart, torch.tensor(0.3), num_chains=8, num_samples=1000, hottest=20, progress=False)
+    assert abs(found.value - known) < 4 * found.standard_error
+    assert found.standard_error < 0.15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from types import SimpleNamespace
 
@@ -14,10 +15,11 @@ from pyro.ops.stats import effective_sample_size
 import pyro_hyperbolic.distributions as hdist
 from benchmarks.posterior_cases import CASES
 from benchmarks.posteriors import measure
-from pyro_hyperbolic import PoincareBall
+from pyro_hyperbolic import Lorentz, PoincareBall, Sphere
 from pyro_hyperbolic.infer import sample_posterior
 from pyro_hyperbolic.infer.posterior import sampler, start
 from pyro_hyperbolic.infer.posterior.energy import Energy
+from pyro_hyperbolic.infer.posterior.gauge import blocks
 from pyro_hyperbolic.infer.posterior.start import find_start, modes
 from pyro_hyperbolic.infer.posterior.target import Target
 
@@ -196,9 +198,51 @@ def noisy():
     pyro.sample("y", dist.Normal(x + torch.randn(()), 1.0), obs=torch.tensor(0.0))
 
 
+def known_in_part():
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    with pyro.plate("data", 2):
+        pyro.sample("y", dist.Normal(x, 1.0), obs=torch.zeros(2), obs_mask=torch.tensor([True, False]))
+
+
+def masked():
+    with pyro.plate("points", 2), pyro.poutine.mask(mask=torch.tensor([True, False])):
+        pyro.sample("z", hdist.WrappedNormal(torch.zeros(2), 1.0, PoincareBall(1.0)))
+
+
+def below_zero():
+    pyro.sample("y", dist.Exponential(pyro.sample("x", dist.LogNormal(0.0, 1.0))), obs=torch.tensor(-1.0))
+
+
+def off_the_hyperboloid():
+    point = hdist.WrappedNormal(Lorentz(1.0).origin(2), pyro.sample("x", dist.LogNormal(0.0, 1.0)), Lorentz(1.0))
+    pyro.sample("y", point, obs=torch.tensor([2.0, 0.1, 0.1]))
+
+
+def bounded_by_kind():
+    k = pyro.sample("k", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+    pyro.sample("x", dist.Uniform(0.0, 1 + k))
+
+
+def curved_by_kind():
+    k = pyro.sample("k", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+    pyro.sample("z", hdist.WrappedNormal(torch.zeros(2), 1.0, PoincareBall(1 + k)))
+
+
+def scaled_noise():
+    with pyro.poutine.scale(scale=2.0):
+        pyro.sample("z", hdist.WrappedNormal(Sphere(1.0).origin(2), 1.0, Sphere(1.0)), infer={"noise": True})
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [
+        (known_in_part, "site 'y_unobserved' is what obs_mask= makes"),
+        (masked, "site 'z' is a latent with a mask"),
+        (below_zero, "site 'y' is observed to have values that its distribution cannot have"),
+        (off_the_hyperboloid, "site 'y' is observed to have values that its distribution cannot have"),
+        (bounded_by_kind, "the support of site 'x', or its curvature, depends on a site that is enumerated"),
+        (curved_by_kind, "the support of site 'z', or its curvature, depends on a site that is enumerated"),
+        (scaled_noise, "site 'z' is drawn by its noise, whose density cannot be scaled"),
         (half_a_count, "site 'n' is observed to have values that its distribution cannot have"),
         (endless, "site 'n' cannot be enumerated, as Poisson has no list of its values"),
         (noisy, "model draws random numbers that belong to no site"),
@@ -230,6 +274,72 @@ def test_what_is_refused(program, words):
 def test_options(options, words):
     with pytest.raises(ValueError, match=words):
         run(**options)
+
+
+def test_energies_of_points():
+    """Of a centre that is the origin in some runs, by a kind that is summed out or by a latent; of a density that is
+    scaled, which its measure is not; and of the uniform distribution."""
+    ball, sphere = PoincareBall(0.7), Sphere(1.0)
+    places = ball.from_normal_coords(None, torch.tensor([[0.0, 0.0], [1.5, 0.5]]))
+
+    def of_a_kind():
+        k = pyro.sample("k", dist.Bernoulli(0.3), infer={"enumerate": "parallel"})
+        pyro.sample("z", hdist.WrappedNormal(places[k.long()], 0.5, ball))
+
+    def of_a_latent():
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        pyro.sample("z", hdist.WrappedNormal(places[1] * (a - 3).clamp(min=0), 0.5, ball))
+
+    def scaled():
+        with pyro.poutine.scale(scale=2.5), pyro.plate("points", 2):
+            pyro.sample("z", hdist.RiemannianNormal(torch.zeros(2), 1.0, ball))
+
+    def uniform():
+        pyro.sample("z", hdist.HypersphericalUniform(3))
+
+    def normal(z, loc, scale=0.5):
+        return hdist.WrappedNormal(loc, scale, ball).log_prob(z)
+
+    v = torch.tensor([0.9, -0.4])
+    z, log_det = ball.from_unconstrained(v), ball.log_det_unconstrained(v)
+    both = torch.tensor([[0.9, -0.4], [0.2, 0.3]])
+    riemannian = hdist.RiemannianNormal(torch.zeros(2), 1.0, ball).log_prob(ball.from_unconstrained(both))
+    kinds = normal(z, places) + torch.tensor([0.7, 0.3]).log()
+    cases = (
+        (of_a_kind, v, kinds.logsumexp(0) + log_det),
+        (
+            of_a_latent,
+            torch.tensor([3.5, *v]),
+            dist.Normal(0.0, 1.0).log_prob(torch.tensor(3.5)) + normal(z, places[1] * 0.5) + log_det,
+        ),
+        (scaled, both.flatten(), (2.5 * riemannian + ball.log_det_unconstrained(both)).sum()),
+        (uniform, v, sphere.log_det_unconstrained(v) - math.log(4 * math.pi)),
+    )
+    for program, vector, log_density in cases:
+        pyro.set_rng_seed(0)
+        torch.testing.assert_close(Energy(program, (), {})(vector)[0], -log_density, msg=program.__name__)
+
+
+def test_names_of_sites_mean_nothing():
+    def program():
+        x = pyro.sample("x_coords", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        pyro.deterministic("x", x.exp())
+
+    assert Energy(program, (), {}).values(torch.ones(2)).keys() == {"x_coords", "x"}
+
+
+def test_sites_that_see_an_orientation():
+    [block] = blocks({"z": torch.Size([5, 2])}, torch.zeros(10))
+    x = torch.randn(6, 10)
+    block.reference[0], block.weight[:] = torch.randn(5, 2), 1.0
+
+    def values(vector):
+        return {"first": vector[0], "flag": vector[0] > 0, "size": vector.norm()}
+
+    target = SimpleNamespace(filled=lambda x: x, blocks=[block], energy=SimpleNamespace(values=values))
+    chains = SimpleNamespace(target=target, draws=[x])
+    assert sampler.Chains._oriented(chains, {"first", "flag", "size"}) == ["first", "flag"]
+    assert sampler.Chains._oriented(chains, {"size"}) == []
 
 
 def test_mirror_images_are_two_modes():
