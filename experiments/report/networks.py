@@ -200,8 +200,8 @@ def _evidence(results: Results) -> str:
         return ""
     return table(head, rows) + (
         "\nOf the whole network, in nats: mean over the runs that converged, or over all if none did, ± 1.96 standard"
-        " errors of the mean, each run's own or their spread, whichever is larger. A difference of 3 is odds of 20 to 1."
-        " Chains that did not converge may have missed mass: the evidence is then too low.\n"
+        " errors of the mean, each run's own or their spread, whichever is larger. A difference of 3 is odds of 20 to"
+        " 1. Chains that did not converge may have missed mass: the evidence is then too low.\n"
     )
 
 

@@ -188,17 +188,14 @@ def _negative_log_density(flow: Any, base: Any, x: Tensor, context: Tensor | Non
 def _check_base(base: Any, space: Manifold, dim: int) -> None:
     shapes = [getattr(base, name, None) for name in ("batch_shape", "event_shape")]
     wanted = space.ambient_dim(dim)
-    if shapes != [(), (wanted,)]:
+    is_there = shapes == [(), (wanted,)]
+    if is_there:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.no_grad():
+            is_there = bool(space.contains(base.sample((_TRIED,))).all())
+    if not is_there:
         raise ValueError(
             f"base must be a distribution of points of {space!r}, with batch_shape () and event_shape ({wanted},), got"
             f" {base!r}; use a WrappedNormal there, or HypersphericalUniform on a sphere."
-        )
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.no_grad():
-        x = base.sample((_TRIED,))
-    if not bool(space.contains(x).all()):
-        raise ValueError(
-            f"base must be a distribution of points of {space!r}, got {base!r}, which draws others; use a WrappedNormal"
-            " there, or HypersphericalUniform on a sphere."
         )
 
 

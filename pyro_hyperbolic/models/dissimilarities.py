@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from pyro_hyperbolic.distributions import TruncatedNormal
-from pyro_hyperbolic.models.positions import MeanField, within
+from pyro_hyperbolic.models.positions import MeanField, in_support
 from pyro_hyperbolic.ops.checks import checked_integer
 
 LEAST = 1e-3  # noise of a start, in units of length
@@ -82,7 +82,7 @@ class Noise:
         away = d.log() - x.log() if self.relative else d - x
         least = LEAST * (1.0 if self.relative else x.square().mean().sqrt())
         noise = away.square().mean().sqrt().clamp(min=least)
-        return {"noise": noise if self.prior is None else within(self.prior.support, noise)}
+        return {"noise": noise if self.prior is None else in_support(self.prior.support, noise)}
 
 
 class Order:

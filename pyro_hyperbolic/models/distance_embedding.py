@@ -17,7 +17,7 @@ from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.models.dissimilarities import OBSERVATIONS, observation
 from pyro_hyperbolic.models.layouts import LAYOUTS, completed, parted
 from pyro_hyperbolic.models.named import NamedModel
-from pyro_hyperbolic.models.positions import Positions, checked_prior, within
+from pyro_hyperbolic.models.positions import Positions, checked_prior, in_support
 from pyro_hyperbolic.nn.graph import check_pairs
 from pyro_hyperbolic.ops.checks import check_choice, check_dense, inspectable, is_number
 from pyro_hyperbolic.ops.tolerances import metric_tolerance
@@ -202,7 +202,7 @@ class DistanceEmbedding(NamedModel):
 
     def _spread(self, found: Tensor) -> Tensor:
         prior = self.positions.spread
-        return found if prior is None else within(prior.support, found)
+        return found if prior is None else in_support(prior.support, found)
 
     def distances(self, samples: Mapping[str, Tensor]) -> Tensor:
         """Distances of all pairs of points, ``(..., N, N)``.

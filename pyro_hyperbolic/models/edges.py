@@ -19,7 +19,7 @@ class _Poisson(dist.Poisson):
         super().__init__(log_rate.exp(), validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        return _Poisson(self.log_rate.expand(batch_shape), validate_args=False)
+        return _Poisson(self.log_rate.expand(batch_shape), validate_args=self._validate_args)
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:

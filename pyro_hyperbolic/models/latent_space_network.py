@@ -21,7 +21,7 @@ from pyro_hyperbolic.models.hops import scaled_hops
 from pyro_hyperbolic.models.latent import bounded
 from pyro_hyperbolic.models.named import NamedModel
 from pyro_hyperbolic.models.network import Network
-from pyro_hyperbolic.models.positions import WIDTH, MeanField, Positions, within
+from pyro_hyperbolic.models.positions import WIDTH, MeanField, Positions, in_support
 from pyro_hyperbolic.models.vgae import checked_features
 from pyro_hyperbolic.nn.graph import check_pairs
 from pyro_hyperbolic.ops.checks import check_choice, check_dense, checked_integer, inspectable, is_number
@@ -478,9 +478,9 @@ class LatentSpaceNetwork(NamedModel):
         out["temperature"] = like.new_tensor(step / _STEP)
         signed = self.positions.drawn
         for site, is_signed in signed.items():
-            out[site] = within(self.positions.numbers.supports[site], like.new_tensor(0.0 if is_signed else 1.0))
+            out[site] = in_support(self.positions.numbers.supports[site], like.new_tensor(0.0 if is_signed else 1.0))
         space = self.positions.manifold({site: out[site].double() for site in signed}).squeeze()
-        coords = _within(coords, space)
+        coords = _within_reach(coords, space)
         out["z"] = space.from_normal_coords(None, coords).to(like)
         out |= {site: torch.zeros_like(like[:, 0]) for site in self.effects}
         if self.groups is not None:
@@ -581,7 +581,7 @@ class LatentSpaceNetwork(NamedModel):
         return out, self.positions.manifold({site: samples[site].reshape(count) for site in self.positions.drawn})
 
 
-def _within(coords: Tensor, space: Manifold) -> Tensor:
+def _within_reach(coords: Tensor, space: Manifold) -> Tensor:
     """Normal coordinates, shrunk in those factors where they go beyond a half of a sphere or what a dtype holds."""
     parts = []
     leaves = space.leaves(coords.shape[-1])

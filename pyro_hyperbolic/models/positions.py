@@ -200,7 +200,7 @@ def _with_curvature(
     return made, (None,) * count if curvature == "drawn" else ()
 
 
-def within(support: constraints.Constraint, value: Tensor) -> Tensor:
+def in_support(support: constraints.Constraint, value: Tensor) -> Tensor:
     """A value to begin with, or where a support does not have it, one in the middle of that."""
     return value if bool(support.check(value).all()) else biject_to(support)(torch.zeros_like(value))
 

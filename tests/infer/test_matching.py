@@ -123,7 +123,10 @@ POINTS = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
             lambda: flow_matching(FLOW, dist.Normal(0.0, 1.0), POINTS),
             r"base must be a distribution of points of Sphere",
         ),
-        (lambda: flow_matching(FLOW, dist.Normal(torch.zeros(3), 1.0).to_event(1), POINTS), "which draws others"),
+        (
+            lambda: flow_matching(FLOW, dist.Normal(torch.zeros(3), 1.0).to_event(1), POINTS),
+            "base must be a distribution of points of",
+        ),
         (lambda: flow_matching(FLOW, UNIFORM.expand((2,)), POINTS), r"with batch_shape \(\) and event_shape \(3,\)"),
         (lambda: flow_matching(FLOW, UNIFORM, POINTS[0]), r"data must be points .* as a tensor \(N, 3\), got \(3,\)"),
         (lambda: flow_matching(FLOW, UNIFORM, 2 * POINTS), r"data has 2 rows that are no points .* with its projx"),
