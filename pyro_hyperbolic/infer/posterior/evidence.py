@@ -108,9 +108,9 @@ def log_evidence(
         ratio, levels = _integral(chains, tolerance, most_levels)
         chains.clock.note("evidence")
         held = sum(
-            log_mean_exp_trace(weight, block.columns.shape[-1])
+            log_mean_exp_trace(weight, block.columns.shape[-1], proper=proper > 0)
             for block in chains.target.blocks
-            for weight in block.weight.tolist()
+            for weight, proper in zip(block.weight.tolist(), block.proper.tolist(), strict=True)
         )
         return Evidence(ratio.log - held, ratio.error, levels, chains.result())
 

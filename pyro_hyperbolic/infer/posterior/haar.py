@@ -1,4 +1,4 @@
-r"""The mean of :math:`e^{\kappa \operatorname{tr} Q}` over the orthogonal matrices.
+r"""The mean of :math:`e^{\kappa \operatorname{tr} Q}` over the orthogonal matrices, or the rotations among them.
 
 The eigenvalues of ``Q`` are pairs :math:`e^{\pm i\theta_j}` and, as the determinant and the dimension demand, 1 and -1.
 With :math:`x_j = \cos\theta_j` Weyl's integration formula is
@@ -21,15 +21,17 @@ from torch import Tensor
 _NODES = 2000
 
 
-def log_mean_exp_trace(kappa: float, dim: int) -> float:
-    r"""Logarithm of the mean of :math:`e^{\kappa \operatorname{tr} Q}` over :math:`O(d)`.
+def log_mean_exp_trace(kappa: float, dim: int, proper: bool = False) -> float:
+    r"""Logarithm of the mean of :math:`e^{\kappa \operatorname{tr} Q}` over :math:`O(d)`, or over :math:`SO(d)`.
 
     >>> round(log_mean_exp_trace(1.0, 1), 6), round(math.log(math.cosh(1.0)), 6)
     (0.433781, 0.433781)
     """
     # Of each component the fixed eigenvalues.
-    components = ((), (1, -1)) if dim % 2 == 0 else ((1,), (-1,))
+    components = ((), (1, -1)) if dim % 2 == 0 else ((1,), (-1,))  # first the rotations
     logs = [kappa * sum(fixed) + _log_ratio(kappa, (dim - len(fixed)) // 2, fixed) for fixed in components]
+    if proper:
+        return logs[0]
     return torch.tensor(logs, dtype=torch.float64).logsumexp(0).item() - math.log(2)
 
 

@@ -6,9 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pyro_hyperbolic.geometry import Euclidean, Manifold
+
+_ALL_BUT = 0.999  # of the way to where coordinates end
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -84,6 +87,20 @@ class Record:
             bad = ~draws.reshape(self.num_chains, -1).isfinite().all(-1)
             if bool(bad.any()):
                 found[name] = bad.nonzero().squeeze(-1).tolist()
+        return found
+
+    def at_the_border(self) -> dict[str, float]:
+        """The share of the points of each site that lie where coordinates of their dtype end, or beyond."""
+        found = {}
+        for name in self.manifolds:
+            points, space = self.sets_of(name)
+            leaves = space.leaves(space.intrinsic_dim(points.shape[-1]))
+            parts = points.split([leaf.ambient_dim(dim) for leaf, dim in leaves], -1)
+            is_out = [
+                leaf.dist0(part) >= _ALL_BUT * leaf.reach(part.dtype)
+                for (leaf, _), part in zip(leaves, parts, strict=True)
+            ]
+            found[name] = torch.stack(is_out).any(0).double().mean().item()
         return found
 
     def bfmi(self) -> Tensor:

@@ -275,6 +275,11 @@ class Chains:
         chunk = max(1, _AT_ONCE // largest.numbers)
         by_chain = [torch.func.vmap(energy.values, chunk_size=chunk)(draws) for draws in x]
         samples = {name: torch.stack([values[name] for values in by_chain]) for name in by_chain[0]}
+        oriented = self._oriented(samples.keys())
+        for block in self.target.blocks:
+            for names, hands in block.hands(x).items():
+                sites = ", ".join(energy.sites[name].point or name for name in names)
+                samples[f"handedness of {sites}"] = hands
         acceptance = torch.stack([sweep.acceptance for sweep in self.sweeps], 1)
         shares = enumerate(acceptance.mean(1).tolist())
         latents = {site.point or name for name, site in energy.sites.items()}
@@ -295,7 +300,7 @@ class Chains:
                 "steps": self.steps / len(self.draws),
                 "numbers": energy.size,
                 "restarted": self.restarted,
-                "oriented": self._oriented(samples.keys() - latents),
+                "oriented": sorted(set(oriented) - latents),
                 **({} if self.ladder.is_one else {"exchanges": self.ladder.acceptance, "trips": self.ladder.trips}),
             },
         )
@@ -316,7 +321,7 @@ class Chains:
             "ladder": self.ladder.state(),
             "best": self.best,
             "numbers": [self.size, self.jumps, self.every, self.restarted, self.steps],
-            "terms": [[block.reference, block.weight, block.free] for block in self.target.blocks],
+            "terms": [[block.reference, block.weight, block.proper, block.free] for block in self.target.blocks],
             "moves": [points.state() for points in self.points],
             "draws": torch.stack(self.draws),
             "sweeps": {field: torch.stack([getattr(sweep, field) for sweep in self.sweeps]) for field in _FIELDS},
@@ -334,9 +339,10 @@ class Chains:
                     f"checkpoint has the draws of another run: its {name} are {other}, not {own}; pass another file, or"
                     " delete it."
                 )
-        for block, (reference, weight, free) in zip(self.target.blocks, state["terms"], strict=True):
+        for block, (reference, weight, proper, free) in zip(self.target.blocks, state["terms"], strict=True):
             block.reference.copy_(reference)
             block.weight.copy_(weight)
+            block.proper.copy_(proper)
             block.free = [tuple(names) for names in free]
         self.ladder.load(state["ladder"])
         self.begin(Start(state["x"], state["root"], state["best"]))

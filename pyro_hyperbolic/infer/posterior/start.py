@@ -22,8 +22,7 @@ _STEPS = 1000  # of a fit
 _SWEEPS, _MOST_SWEEPS, _FEW_STEPS, _LOOKS, _MANY = 4, 240, 15, 10, 128
 _LARGEST_DENSE = 1000  # numbers of a vector; beyond, nothing is known of the shape
 _MOST_MODES = 8
-# Fits of energies nearer than this, and of numbers that are all nearer than so many standard deviations, are one.
-_APART, _NEAR = 0.01, 0.5
+_NEAR = 0.5  # standard deviations in every direction, within which fits are one: they do not end at the very same place
 _NORMAL = 0.2, 5.0  # excess energies between which a fit tells where the posterior is
 
 
@@ -41,12 +40,9 @@ class Mode:
     root: Tensor
     evidence: float
 
-    def is_at(self, vector: Tensor, energy: float) -> bool:
+    def is_at(self, vector: Tensor) -> bool:
         """Whether a fit is this one. Its mirror image has the same energy and is another."""
-        if abs(energy - self.energy) >= _APART:
-            return False
-        sd = self.root.square().sum(-1).sqrt()
-        return bool(((vector - self.vector).abs() <= _NEAR * sd).all())
+        return torch.linalg.solve(self.root, vector - self.vector).square().mean().item() <= _NEAR**2
 
 
 @dataclass
@@ -98,7 +94,7 @@ def modes(target: Target, fits: Tensor) -> list[Mode]:
         energy = energies[index].item()
         if not math.isfinite(energy) or len(found) == _MOST_MODES or energy > lowest + target.size + 10:
             break
-        if any(mode.is_at(fits[index], energy) for mode in found):
+        if any(mode.is_at(fits[index]) for mode in found):
             continue
         matrix = hessian(target.gradients, fits[index], target.count)
         if bool(matrix.isfinite().all()):

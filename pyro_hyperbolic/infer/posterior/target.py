@@ -50,15 +50,15 @@ class Target:
         self.prior, self.prior_evidence = self._prior_draws()
         shapes = {name: site.shape for name, site in self.energy.sites.items()}
         self.blocks = blocks(shapes, self.prior, {name for name, site in self.energy.sites.items() if site.is_plain})
-        mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None, None))
+        mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None))
         with explained("compiled", "give the program a fixed structure, or use pyro.infer.MCMC"):
-            compiled = compile_function(mapped, self.prior, *self._terms())
-            run = compiled.fixed(self.prior, *self._terms())
+            compiled = compile_function(mapped, self.prior, self._terms())
+            run = compiled.fixed(self.prior, self._terms())
         most = _NUMBERS_ON_CUDA if self.prior.is_cuda else _NUMBERS
         sets = [site.shape[:-1].numel() for site in energy.sites.values() if site.point is not None]
         few = _AHEAD if self.prior.is_cuda else max(sets, default=0) - 2
         self.ahead = max(1, min(_AHEAD, few, int(most / max(1, compiled.numbers))))
-        self._plain = lambda x: run(x, *self._terms())
+        self._plain = lambda x: run(x, self._terms())
         self._evaluate = Captured(self._plain)
         self.descend = Descent(self.plain_gradients, self.prior)
 
@@ -75,10 +75,10 @@ class Target:
     @functools.cached_property
     def many(self) -> Callable[[Tensor], Tensor]:
         """A function for energies of ``count * ahead`` vectors without gradients, to be used in what is captured."""
-        mapped = torch.func.vmap(lambda *args: self._energy(*args)[0], in_dims=(0, None, None))
+        mapped = torch.func.vmap(lambda *args: self._energy(*args)[0], in_dims=(0, None))
         x = self.prior.repeat(self.ahead, 1)
-        run = compile_function(mapped, x, *self._terms()).fixed(x, *self._terms())
-        return lambda x: run(x, *self._terms())
+        run = compile_function(mapped, x, self._terms()).fixed(x, self._terms())
+        return lambda x: run(x, self._terms())
 
     def energies(self, x: Tensor) -> Tensor:
         """Energies of any number of vectors ``(N, D)``."""
@@ -152,14 +152,14 @@ class Target:
         """The groups of sites that turn together, by their names in the program."""
         return [[self.energy.sites[n].point or n for n in names] for block in self.blocks for names in block.free]
 
-    def _energy(self, vector: Tensor, references: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Any]:
+    def _energy(self, vector: Tensor, terms: list[list[Tensor]]) -> tuple[Tensor, Any]:
         energy, curvatures = self.energy(vector)
-        for block, reference, weight in zip(self.blocks, references, weights, strict=True):
-            energy = energy + block.term(vector, reference, weight)
+        for block, term in zip(self.blocks, terms, strict=True):
+            energy = energy + block.term(vector, *term)
         return energy, curvatures
 
-    def _terms(self) -> tuple[list[Tensor], list[Tensor]]:
-        return [block.reference for block in self.blocks], [block.weight for block in self.blocks]
+    def _terms(self) -> list[list[Tensor]]:
+        return [[block.reference, block.weight, block.proper] for block in self.blocks]
 
     def _prior_draws(self) -> tuple[Tensor, float]:
         draws: list[Tensor] = []

@@ -15,6 +15,7 @@ LARGEST_R_HAT = 1.01
 SMALLEST_ESS = 400
 # Every few trajectories have smaller steps, for places where the usual ones diverge.
 _MOST_DIVERGED = 0.02
+_MOST_AT_THE_BORDER = 0.001  # share of points
 _EXPLORED = 10  # effective samples of half a chain with which it knows its surroundings
 _SIGMAS, _SLACK = 4.0, 3.0  # beyond which R-hat is not what slow but healthy chains have by chance
 _SLOW = 10.0  # times as many draws, when a better metric may be cheaper
@@ -50,6 +51,11 @@ def findings(record: Record, diagnostics: Mapping[str, Diagnosis]) -> list[Findi
     for name in [name for name in record.samples if name not in record.deterministic]:
         if all(d.is_constant for group, d in diagnostics.items() if group == name or group.endswith(f" of {name}")):
             out.append(Finding(f"{name} is the same in all draws", "another start=, and a check of the model"))
+    for name, share in record.at_the_border().items():
+        if share > _MOST_AT_THE_BORDER:
+            kind = "float32" if _single(record) else "float64"
+            remedy = "Lorentz in the place of a ball" + (", or float64" if _single(record) else "")
+            out.append(Finding(f"{share:.1%} of the points of {name} lie where coordinates of {kind} end", remedy))
     share = record.divergences.double().mean().item()
     if share > _MOST_DIVERGED:
         remedy = "another parametrisation of the narrow sites (NoiseReparam, with_drawn_curvature(centered=False))"

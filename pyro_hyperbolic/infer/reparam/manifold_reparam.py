@@ -37,9 +37,9 @@ class ManifoldReparam(PointReparam):
     (``lebesgue_log_prob``). A point of the hyperboloid lies on one hyperboloid only and leaves ``c`` no
     choice; that is an error.
 
-    **Scales.** ``poutine.scale`` and masks around the site hold for the density of the coordinates, with its measure, as
-    they do for the sites that Pyro's own reparametrisers make. :func:`~pyro_hyperbolic.infer.sample_posterior` scales the
-    density of the point alone.
+    **Scales.** ``poutine.scale`` and masks around the site hold for the density of the coordinates, with its measure,
+    as they do for the sites that Pyro's own reparametrisers make. :func:`~pyro_hyperbolic.infer.sample_posterior`
+    scales the density of the point alone.
 
     ``to_event``, ``mask``, ``expand`` and initial values are respected:
 

@@ -103,6 +103,39 @@ def test_means_over_orthogonal_matrices():
     assert log_mean_exp_trace(50.0, 2) == pytest.approx(100.0 + math.log((bessel + math.exp(-100.0)) / 2), abs=1e-12)
     assert log_mean_exp_trace(50.0, 5) == pytest.approx(224.86124975, abs=1e-8)  # by Baik and Rains
     assert log_mean_exp_trace(0.0, 9) == pytest.approx(0.0, abs=1e-12)
+    i0, i1 = (f(torch.tensor(3.0, dtype=F64)).item() for f in (torch.special.i0, torch.special.i1))
+    assert log_mean_exp_trace(1.5, 2, proper=True) == pytest.approx(math.log(i0), abs=1e-12)
+    assert log_mean_exp_trace(1.5, 3, proper=True) == pytest.approx(1.5 + math.log(i0 - i1), abs=1e-12)
+
+
+def test_mirror_images_that_are_told_apart():
+    """Five points in space by their distances, and an assay that one of the mirror images explains better."""
+    places = 0.8 * torch.tensor(
+        [[1.0, 1.0, 1.0], [1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0], [0.3, 0.9, 1.8]], dtype=F64
+    )
+    i, j = torch.triu_indices(5, 5, 1)
+    observed = (places[i] - places[j]).norm(dim=-1)
+
+    def model(assay: float) -> None:
+        with pyro.plate("points", 5):
+            z = pyro.sample("z", dist.Normal(torch.zeros(3, dtype=F64), 1.5).to_event(1))
+        with pyro.plate("pairs", len(i)):
+            pyro.sample("d", dist.Normal((z[i] - z[j]).norm(dim=-1), 0.1), obs=observed)
+        sides = z[:3] - z[3]
+        volume = (sides[0] * torch.linalg.cross(sides[1], sides[2])).sum(-1)
+        pyro.factor("assay", (0.5 + assay * (volume > 0).to(F64) - 0.5 * assay).log())
+
+    either, told = (infer.log_evidence(model, assay, progress=False) for assay in (0.0, 0.6))
+    assert either.converged
+    assert not told.converged  # chains do not go from one to the other
+    assert told.value == pytest.approx(either.value, abs=4 * told.standard_error)
+    assert told.standard_error < 0.1
+    hands = told.posterior.samples["handedness of z"]
+    assert (hands == hands[:, :1]).all()
+    assert 0 < (hands[:, 0] > 0).sum() < len(hands)
+    weights = [mode["weight"] for mode in told.posterior.modes]
+    assert sorted(weights) == pytest.approx([0.2, 0.8], abs=0.02)
+    assert "handedness of z" not in either.posterior.samples
 
 
 @pytest.mark.parametrize(

@@ -304,27 +304,35 @@ def test_what_does_not_lead_back_is_not_proposed(sign):
         assert (gain.isinf().double().mean() > 0.2) == (number == 1)
 
 
-def test_a_term_that_holds_has_one_integral():
-    """Over the rotations and reflections of any points; and it is lowest in the preferred orientation."""
+@pytest.mark.parametrize("proper", [False, True])
+def test_a_term_that_holds_has_one_integral(proper):
+    """Over the rotations of any points, and their reflections where these are not told apart; and it is lowest in the
+    preferred orientation."""
     torch.manual_seed(0)
     (block,) = blocks({"z": torch.Size([5, 2])}, torch.zeros(1))
     best = torch.randn(10)
-    block.hold(lambda x: x.square().sum(-1), torch.randn(4, 10), torch.randn(4, 10), best)
+
+    def energy(x):
+        area = x[:, 0] * x[:, 3] - x[:, 1] * x[:, 2]
+        return x.square().sum(-1) + (area if proper else 0.0)
+
+    block.hold(energy, torch.randn(4, 10), torch.randn(4, 10), best)
     assert block.free == [("z",)]
-    assert block.weight.tolist() == [KAPPA]
+    assert (block.weight.tolist(), block.proper.tolist()) == ([KAPPA], [proper])
     angles = torch.linspace(0, 2 * math.pi, 2001)[:-1]
     turns = torch.stack(
         [torch.stack([angles.cos(), -angles.sin()], -1), torch.stack([angles.sin(), angles.cos()], -1)], -2
     )
-    turns = torch.cat([turns, turns @ torch.tensor([[1.0, 0.0], [0.0, -1.0]])])
+    if not proper:
+        turns = torch.cat([turns, turns @ torch.tensor([[1.0, 0.0], [0.0, -1.0]])])
     integrals = []
     for points in torch.randn(3, 5, 2):
         turned = torch.einsum("rab,nb->rna", turns, points).reshape(-1, 10)
-        term = torch.func.vmap(lambda x: block.term(x, block.reference, block.weight))(turned)
+        term = torch.func.vmap(lambda x: block.term(x, block.reference, block.weight, block.proper))(turned)
         integrals.append((-term).logsumexp(0))
         preferred = block.turned(turned[:50])
         assert torch.allclose(preferred, preferred[:1].expand_as(preferred))
-        lowest = block.term(preferred[0], block.reference, block.weight)
+        lowest = block.term(preferred[0], block.reference, block.weight, block.proper)
         assert lowest.item() == pytest.approx(-2 * KAPPA)
         assert term.min() >= lowest - 1e-9
     assert torch.allclose(torch.stack(integrals), integrals[0].expand(3))
@@ -338,8 +346,9 @@ def test_axes_number_by_number(dim):
     q, r = torch.linalg.qr(m.mT)
     expected = (q.diagonal(dim1=-2, dim2=-1) * r.diagonal(dim1=-2, dim2=-1).sign()).sum(-1)
     slope = torch.autograd.grad(expected.sum(), m)[0]
-    for trace in (gauge._trace_of_few(m), gauge._trace_of_axes(m)):
+    for trace, last in (gauge._trace_of_few(m), gauge._trace_of_axes(m)):
         torch.testing.assert_close(trace, expected)
+        torch.testing.assert_close(last, q[..., -1, -1] * r[..., -1, -1].sign())
         torch.testing.assert_close(torch.autograd.grad(trace.sum(), m)[0], slope)
 
 

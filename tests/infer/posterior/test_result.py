@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from docs.skeletons.manifold import FlatTorus
-from pyro_hyperbolic import PoincareBall, Sphere
+from pyro_hyperbolic import Lorentz, PoincareBall, Sphere
 from pyro_hyperbolic.geometry import Product, Stereographic, from_signature
 from pyro_hyperbolic.infer import Posterior, save_checkpoint
 from tests.infer.posterior.records import F64, autoregressive, posterior
@@ -101,6 +101,19 @@ def test_points_that_do_not_move_or_leave_their_space_are_noticed():
     outside[1, 2, 0] = 1.0
     assert not ball.contains(outside).all()
     assert "distances of z are not finite" in last_line(posterior({"z": outside}, manifolds={"z": ball}))
+
+
+def test_points_where_coordinates_end_are_noticed():
+    """Which hold no more than a distance; what is farther lies there too."""
+    ball = PoincareBall(torch.full((CHAINS, DRAWS, 1), 4.0))
+    v = good(3, 2).float()
+    v[:, ::40] *= 100
+    for space, words in (
+        (ball, r"^Do not .*: \d\.\d% of the points of z lie where coordinates of float32 end \(remedy: Lorentz in"),
+        (Lorentz(torch.full((CHAINS, DRAWS, 1), 0.01)), "^Believe it"),
+    ):
+        draws = space.from_unconstrained(v)
+        assert re.search(words, last_line(posterior({"z": draws}, manifolds={"z": space})))
 
 
 def test_constants_among_the_elements_do_not_hide_the_others():
