@@ -108,6 +108,7 @@ def test_means_over_orthogonal_matrices():
     assert log_mean_exp_trace(1.5, 3, proper=True) == pytest.approx(1.5 + math.log(i0 - i1), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_mirror_images_that_are_told_apart():
     """Five points in space by their distances, and an assay that one of the mirror images explains better."""
     places = 0.8 * torch.tensor(
