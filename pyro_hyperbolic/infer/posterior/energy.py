@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -299,14 +299,24 @@ def _check_observed(trace: Any, sources: Sources) -> None:
         support = getattr(base_distribution(site["fn"]), "support", None) if site["type"] == "sample" else None
         if support is None or not site["is_observed"] or _masks(site) or not isinstance(site["value"], Tensor):
             continue
-        numbers = support.manifold.curvatures if isinstance(support, OnManifold) else vars(support).values()
-        if any(isinstance(of, Tensor) and sources.of(of) for of in (site["value"], *numbers)):
+        if any(sources.of(tensor) for tensor in (site["value"], *_tensors_of(support))):
             continue  # they are others in another run
         if not bool(site["fn"].support.check(site["value"]).all()):
             raise ValueError(
                 f"site {name!r} is observed to have values that its distribution cannot have ({site['fn'].support});"
                 " check the data."
             )
+
+
+def _tensors_of(support: Any) -> Iterator[Tensor]:
+    """The bounds and curvatures of a support, and of those that it is made of."""
+    parts = support.manifold.curvatures if isinstance(support, OnManifold) else vars(support).values()
+    for part in parts:
+        if isinstance(part, Tensor):
+            yield part
+        for inner in part if isinstance(part, (list, tuple)) else [part]:
+            if isinstance(inner, constraints.Constraint):
+                yield from _tensors_of(inner)
 
 
 def _without_dims(support: Any) -> Any:

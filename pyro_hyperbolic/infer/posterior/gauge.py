@@ -172,14 +172,11 @@ class Block:
 def _randomly_turned(vectors: Tensor, columns: Tensor, proper: bool) -> Tensor:
     """The vectors ``(P, D)``, with the numbers in these columns ``(N, d)`` of each turned by a matrix of its own.
 
-    Every second one is mirrored too, if not only proper rotations are asked for.
+    They are mirrored too, if not only proper rotations are asked for: two reflections are a rotation.
     """
     dim = columns.shape[-1]
     q, _ = torch.linalg.qr(torch.randn(len(vectors), dim, dim, dtype=vectors.dtype, device=vectors.device))
-    sign = q.det().sign()
-    if not proper:
-        sign[::2] *= -1
-    q[..., 0] *= sign.unsqueeze(-1)
+    q[..., 0] *= (q.det().sign() if proper else -q.det().sign()).unsqueeze(-1)
     turned = vectors.clone()
     turned[:, columns] = torch.einsum("pab,pnb->pna", q, vectors[:, columns])
     return turned

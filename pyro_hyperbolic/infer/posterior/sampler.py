@@ -407,10 +407,11 @@ class Chains:
 
     def _oriented(self, names: Collection[str]) -> list[str]:
         """The deterministic sites that see the orientation in which points are held."""
-        x = self.target.filled(self.draws[-1])[:_LOOKED_AT]
-        turned = x
+        x = turned = self.draws[-1][:_LOOKED_AT]
         for block in self.target.blocks:
             turned = block.disoriented(turned)
+        if turned is x:
+            return []
         before, after = (torch.func.vmap(self.target.energy.values)(vectors) for vectors in (x, turned))
         eps = torch.finfo(x.dtype).eps ** 0.4
 

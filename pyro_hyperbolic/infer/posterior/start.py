@@ -40,9 +40,9 @@ class Mode:
     root: Tensor
     evidence: float
 
-    def is_at(self, vector: Tensor) -> bool:
-        """Whether a fit is this one. Its mirror image has the same energy and is another."""
-        return torch.linalg.solve(self.root, vector - self.vector).square().mean().item() <= _NEAR**2
+    def are_here(self, vectors: Tensor) -> Tensor:
+        """Which fits ``(P, D)`` are this one. Its mirror image has the same energy and is another."""
+        return torch.linalg.solve(self.root, (vectors - self.vector).mT).square().mean(0) <= _NEAR**2
 
 
 @dataclass
@@ -89,18 +89,19 @@ def modes(target: Target, fits: Tensor) -> list[Mode]:
         return []
     energies, _ = target.gradients(fits)
     found: list[Mode] = []
-    lowest = math.inf
+    lowest, known = math.inf, torch.zeros_like(energies, dtype=torch.bool)
     for index in energies.argsort().tolist():
         energy = energies[index].item()
         if not math.isfinite(energy) or len(found) == _MOST_MODES or energy > lowest + target.size + 10:
             break
-        if any(mode.is_at(fits[index]) for mode in found):
+        if bool(known[index]):
             continue
         matrix = hessian(target.gradients, fits[index], target.count)
         if bool(matrix.isfinite().all()):
             root = root_of_inverse(matrix)
             log_volume = 0.5 * target.size * math.log(2 * math.pi) + torch.linalg.slogdet(root).logabsdet.item()
             found.append(Mode(fits[index], energy, root, log_volume - energy))
+            known |= found[-1].are_here(fits)
             lowest = min(lowest, energy)
     return sorted(found, key=lambda mode: -mode.evidence)
 

@@ -53,8 +53,8 @@ def findings(record: Record, diagnostics: Mapping[str, Diagnosis]) -> list[Findi
             out.append(Finding(f"{name} is the same in all draws", "another start=, and a check of the model"))
     for name, share in record.at_the_border().items():
         if share > _MOST_AT_THE_BORDER:
-            kind = "float32" if _single(record) else "float64"
-            remedy = "Lorentz in the place of a ball" + (", or float64" if _single(record) else "")
+            kind = str(record.samples[name].dtype).removeprefix("torch.")
+            remedy = "Lorentz in the place of a ball" + (", or float64" if kind == "float32" else "")
             out.append(Finding(f"{share:.1%} of the points of {name} lie where coordinates of {kind} end", remedy))
     share = record.divergences.double().mean().item()
     if share > _MOST_DIVERGED:

@@ -320,6 +320,17 @@ def test_energies_of_points():
         torch.testing.assert_close(Energy(program, (), {})(vector)[0], -log_density, msg=program.__name__)
 
 
+def test_supports_that_move_are_not_looked_at():
+    """Data outside of the support at a draw of the prior may be inside of it at another; bounds may lie deep inside."""
+
+    def program():
+        width = pyro.sample("width", dist.LogNormal(0.0, 0.1))
+        uniform = dist.Uniform(torch.zeros(2), width * torch.ones(2))
+        pyro.sample("x", dist.MixtureSameFamily(dist.Categorical(torch.ones(2)), uniform), obs=torch.tensor(5.0))
+
+    assert Energy(program, (), {})(torch.tensor([3.0]))[0].isfinite()
+
+
 def test_names_of_sites_mean_nothing():
     def program():
         x = pyro.sample("x_coords", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
