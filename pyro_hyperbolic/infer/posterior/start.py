@@ -65,10 +65,15 @@ def find_start(target: Target, start: Mapping[str, Tensor] | Callable[..., Any] 
         )
     if start is None:
         fits, energies = _search(target, fits, energies)
-    best = fits[energies.argmin()]
-    target.hold(fits, best)
-    best = target.turned(best.unsqueeze(0))[0]
+    chosen = energies.argsort()[: target.count]
+    best = fits[chosen[0]]
+    target.hold(fits[chosen], best)
     found = modes(target, target.turned(fits))
+    if found and found[0].energy > _above(target, target.energies(target.turned(fits[chosen])).min().item()):
+        best = found[0].vector
+        target.hold(fits[chosen], best)
+        found = modes(target, target.turned(fits))
+    best = target.turned(best.unsqueeze(0))[0]
     x, root = target.turned(begin), torch.ones_like(best)
     if found:
         root = torch.eye(len(best), dtype=best.dtype, device=best.device)
@@ -84,17 +89,23 @@ def find_start(target: Target, start: Mapping[str, Tensor] | Callable[..., Any] 
 
 
 def modes(target: Target, fits: Tensor) -> list[Mode]:
-    """The normal approximations at the best of some fits ``(P, D)``, those of most evidence first."""
+    """The normal approximations at the best of some fits ``(P, D)``, those of most evidence first.
+
+    Fits of far lower energy than others need not be better: where a scale tends to 0 and all that it scales with it,
+    there is a narrow spike without mass. So the best of the others are looked at too.
+    """
     if target.size > _LARGEST_DENSE:
         return []
-    energies, _ = target.gradients(fits)
+    energies = target.energies(fits)
     found: list[Mode] = []
-    lowest, known = math.inf, torch.zeros_like(energies, dtype=torch.bool)
+    lowest, count, known = math.inf, 0, torch.zeros_like(energies, dtype=torch.bool)
     for index in energies.argsort().tolist():
         energy = energies[index].item()
-        if not math.isfinite(energy) or len(found) == _MOST_MODES or energy > lowest + target.size + 10:
+        if not math.isfinite(energy):
             break
-        if bool(known[index]):
+        if not found or energy > _above(target, lowest):
+            lowest, count = energy, 0
+        if bool(known[index]) or count == _MOST_MODES:
             continue
         matrix = hessian(target.gradients, fits[index], target.count)
         if bool(matrix.isfinite().all()):
@@ -102,8 +113,14 @@ def modes(target: Target, fits: Tensor) -> list[Mode]:
             log_volume = 0.5 * target.size * math.log(2 * math.pi) + torch.linalg.slogdet(root).logabsdet.item()
             found.append(Mode(fits[index], energy, root, log_volume - energy))
             known |= found[-1].are_here(fits)
-            lowest = min(lowest, energy)
-    return sorted(found, key=lambda mode: -mode.evidence)
+            count += 1
+    found.sort(key=lambda mode: -mode.evidence)
+    return [mode for mode in found[:_MOST_MODES] if _above(target, -mode.evidence) > -found[0].evidence]
+
+
+def _above(target: Target, energy: float) -> float:
+    """What no fit of as much mass as one of this energy has, if they are about as wide."""
+    return energy + target.size + 10
 
 
 def _normal_draws(target: Target, found: list[Mode]) -> tuple[Tensor, Tensor, float]:
@@ -128,7 +145,7 @@ def _normal_draws(target: Target, found: list[Mode]) -> tuple[Tensor, Tensor, fl
 def _search(target: Target, fits: Tensor, energies: Tensor) -> tuple[Tensor, Tensor]:
     """Fits of other arrangements of points: they move as between two trajectories, and are fitted a little each time.
 
-    The best of these and of the given ones. A fit alone does not leave the arrangement that it begins with, and the
+    These and the given ones. A fit alone does not leave the arrangement that it begins with, and the
     energies of arrangements are hundreds apart. Steps that do not settle shake what the moves have put in place.
     """
     points = target.points(fits[energies.argmin()])
@@ -147,9 +164,7 @@ def _search(target: Target, fits: Tensor, energies: Tensor) -> tuple[Tensor, Ten
         state, _ = jumps(state, points, target.leaves(x), learn=True)
         x, _ = target.descend(state.x, _FEW_STEPS)
     others, found = target.descend(x, _STEPS // 2)
-    fits, energies = torch.cat([fits, others]), torch.cat([energies, found])
-    chosen = energies.argsort()[: target.count]
-    return fits[chosen], energies[chosen]
+    return torch.cat([fits, others]), torch.cat([energies, found])
 
 
 def _given(target: Target, start: Mapping[str, Tensor] | Callable[..., Any]) -> Tensor:

@@ -360,12 +360,37 @@ def test_mirror_images_are_two_modes():
         away = x.abs() - 2
         return 50 * away.square().sum(-1), 100 * away * x.sign()
 
-    target = SimpleNamespace(size=1, count=6, gradients=gradients, prior=torch.zeros(6, 1))
+    def energies(x):
+        return gradients(x)[0]
+
+    target = SimpleNamespace(size=1, count=6, energies=energies, gradients=gradients, prior=torch.zeros(6, 1))
     found = modes(target, torch.tensor([[2.0], [-2.0], [2.001], [-1.999], [2.0], [-2.0]]))
     assert sorted(mode.vector.item() for mode in found) == pytest.approx([-2.0, 2.0], abs=0.002)
     for _ in range(5):
         draws, _, _ = start._normal_draws(target, found)
         assert (draws > 0).sum() == 3
+
+
+def test_a_spike_of_low_energy_is_no_start():
+    """Where a scale tends to 0, and what it scales with it, the density has no bound and next to no mass."""
+    pyro.set_rng_seed(0)
+    observed = torch.randn(40) + 0.6 * torch.randn(3, 40)
+
+    def program():
+        scale = pyro.sample("scale", dist.HalfNormal(1.0))
+        effects = pyro.sample("effects", dist.Normal(0.0, scale).expand([40]).to_event(1))
+        pyro.sample("y", dist.Normal(effects, 0.6).expand([3, 40]).to_event(2), obs=observed)
+
+    energy = Energy(program, (), {})
+    target = Target(energy, 16)
+    fits, energies = target.descend(target.prior, 1000)
+    scales = torch.stack([energy.values(x)["scale"] for x in fits])
+    proper = scales > 0.5
+    assert 0 < proper.sum() < 16
+    assert energies[~proper].max() < energies[proper].min() - 100
+    begin = find_start(target, None)
+    begins = torch.stack([energy.values(x)["scale"] for x in (*begin.x, begin.best)])
+    assert (begins - scales[proper].mean()).abs().max() < 0.5
 
 
 def located(observed):
