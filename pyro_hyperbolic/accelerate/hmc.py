@@ -99,6 +99,8 @@ class Metric:
         spread = weight * torch.cov(self.whitened(draws).mT) + (1 - weight) * eye
         g = self.transposed(gradients)
         force = weight * g.mT @ g / len(g) + (1 - weight) * eye
+        if not bool((spread.isfinite() & force.isfinite()).all()):
+            return self
         mean = geometric_mean(spread, force)
         root, info = torch.linalg.cholesky_ex(mean)
         return self if bool(info) else Metric(self.root @ root)
@@ -106,11 +108,22 @@ class Metric:
 
 def geometric_mean(a: Tensor, b: Tensor) -> Tensor:
     """The matrix ``m`` with ``m b m = a``, for positive ones."""
-    values, vectors = torch.linalg.eigh(b)
+    values, vectors = eigh(b)
     root = (vectors * values.clamp(min=torch.finfo(b.dtype).tiny).sqrt()) @ vectors.mT
     inverse = torch.linalg.inv(root)
-    values, vectors = torch.linalg.eigh(root @ a @ root)
+    values, vectors = eigh(root @ a @ root)
     return inverse @ (vectors * values.clamp(min=0).sqrt()) @ vectors.mT @ inverse
+
+
+def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors, by LAPACK where the algorithm of the GPU does not converge."""
+    try:
+        return torch.linalg.eigh(matrix)
+    except torch.linalg.LinAlgError:
+        if not matrix.is_cuda:
+            raise
+        values, vectors = torch.linalg.eigh(matrix.cpu())
+        return values.to(matrix.device), vectors.to(matrix.device)
 
 
 # From a state and momenta (..., D), with a metric, the length of a step and how many there are, to those after them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, leapfrog, trajectories
+from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, eigh, leapfrog, trajectories
 from pyro_hyperbolic.accelerate.leapfrog import CapturedLeapfrog
 
 
@@ -45,6 +45,28 @@ def test_one_metric_is_that_of_every_chain() -> None:
         sizes[0].see(acceptance)
         sizes[1].see(torch.tensor([acceptance]))
         assert sizes[0].size == pytest.approx(sizes[1].size.item(), rel=1e-5)
+
+
+def test_a_gradient_that_is_no_number_teaches_nothing() -> None:
+    metric, draws = Metric(torch.eye(2)), torch.randn(10, 2)
+    assert metric.learned(draws, draws) is not metric
+    assert metric.learned(draws, torch.where(draws == draws.max(), torch.nan, draws)) is metric
+
+
+@pytest.mark.gpu
+def test_eigenvalues_where_the_gpu_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]], device="cuda")
+    known, found = torch.linalg.eigh(matrix), torch.linalg.eigh
+
+    def fails(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if a.is_cuda:
+            raise torch.linalg.LinAlgError("did not converge")
+        return found(a)
+
+    monkeypatch.setattr(torch.linalg, "eigh", fails)
+    values, vectors = eigh(matrix)
+    assert values.is_cuda and torch.allclose(values, known[0])
+    assert torch.allclose((vectors.mT @ known[1]).abs(), torch.eye(2, device="cuda"), atol=1e-5)
 
 
 @pytest.mark.parametrize("steps", [3, 8, 21])

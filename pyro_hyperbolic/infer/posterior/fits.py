@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.accelerate.hmc import Gradients
+from pyro_hyperbolic.accelerate.hmc import Gradients, eigh
 from pyro_hyperbolic.accelerate.trainers.graphs import Repeated
 
 _FIRST_RATE, _LAST_RATE = 0.1, 0.001
@@ -70,5 +70,5 @@ def root_of_inverse(matrix: Tensor) -> Tensor:
 
     A direction in which the energy is flat, or curved the wrong way, is as wide as the others allow.
     """
-    values, vectors = torch.linalg.eigh(matrix)
+    values, vectors = eigh(matrix)
     return vectors * values.abs().clamp(min=1.0).rsqrt()
