@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,9 @@ from pyro_hyperbolic.infer.reparam.manifold_reparam import NormalCoordinates
 from pyro_hyperbolic.private import mask_of
 
 Program = Callable[..., Any]
+
+# Of which the location and the scale make a number from noise, some of them as its logarithm.
+_LOC_SCALE = dist.Normal, dist.Laplace, dist.Cauchy, dist.Gumbel, dist.LogNormal
 
 _SUFFIX, _NOISE = (f"_{reparam.suffix}" for reparam in (ManifoldReparam, NoiseReparam))
 
@@ -82,13 +86,14 @@ class Energy:
     def __init__(self, model: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args, self.kwargs = args, kwargs
         self.program = poutine.reparam(model, _points)
-        with Sources() as sources, Latents(sources), _Spaces(sources) as spaces:
+        with Sources() as sources, Latents(sources), _Spaces(sources) as spaces, _Scaled(sources) as scaled:
             first, second = self._prior_trace(), self._prior_trace()
         self.spaces = spaces.found
         at_origin = spaces.at_origin
         self.program = poutine.reparam(model, lambda msg: _points(msg, msg["name"] in at_origin))
         self.enumerated = {name for name, site in first.nodes.items() if _is_summed_out(site)}
         self.sites = self._checked(first)
+        self._scaled = {name: parents for name, parents in scaled.found.items() if not parents & self.enumerated}
         _check_observed(first, sources)
         self.shapes = {name: first.nodes[name]["value"].shape for name in [*self.sites, *self.spaces]}
         _compare(first, second)
@@ -105,6 +110,30 @@ class Energy:
     def size(self) -> int:
         """How many numbers the latents are."""
         return sum(site.size for site in self.sites.values())
+
+    @property
+    def moved(self) -> list[str]:
+        """The sites from which locations and scales of more numbers than their own are computed, not by others."""
+        sizes: Counter[str] = Counter()
+        for name, parents in self._scaled.items():
+            sizes.update(dict.fromkeys(parents, self.sites[name].size))
+        own = {name: site for name, site in self.sites.items() if name not in self._scaled and site.point is None}
+        return [name for name, site in own.items() if site.size < sizes[name]]
+
+    def move(self, vector: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        """A vector ``(D,)`` whose numbers are shifted, and the logarithm of the determinant of this map.
+
+        Sites with a location or a scale that is computed from others keep their noise, to which the shift is added.
+        """
+        program = self._summed()
+        with OutOfPlaceRandom(), ConstantMasks(), ConstantsOnDevice(), DecompositionsOnDevice():
+            with _Noise(self._numbers(vector), self._scaled.keys()) as before:
+                program(*self.args, **self.kwargs)
+            numbers = {**before.numbers, **before.noise}
+            parts = {name: numbers[name] + step for name, step in self._numbers(shift).items()}
+            with _Noise(parts, self._scaled.keys(), inverse=True) as after:
+                program(*self.args, **self.kwargs)
+        return self._joined(after.numbers), after.log_det - before.log_det
 
     def __call__(self, vector: Tensor) -> tuple[Tensor, dict[str, list[Tensor]]]:
         """The energy of one vector ``(D,)``, and the curvatures of the spaces of points by site."""
@@ -190,16 +219,23 @@ class Energy:
             )
 
     def _vector(self, trace: Any) -> Tensor:
-        parts = [_bijection(trace.nodes[name]["fn"]).inv(trace.nodes[name]["value"]) for name in self.sites]
-        return torch.cat([part.detach().reshape(-1).to(self.dtype) for part in parts])
+        nodes = trace.nodes
+        return self._joined(
+            {name: _bijection(nodes[name]["fn"]).inv(nodes[name]["value"]).detach() for name in self.sites}
+        )
 
-    def _run(self, vector: Tensor) -> tuple[Any, Any]:
+    def _joined(self, numbers: dict[str, Tensor]) -> Tensor:
+        return torch.cat([numbers[name].reshape(-1).to(self.dtype) for name in self.sites])
+
+    def _numbers(self, vector: Tensor) -> dict[str, Tensor]:
         parts = vector.split([site.size for site in self.sites.values()])
-        numbers = {
+        return {
             name: part.reshape(site.shape).to(site.dtype)
             for (name, site), part in zip(self.sites.items(), parts, strict=True)
         }
-        with poutine.trace() as tracer, _Assigned(numbers, self.shapes) as assigned:
+
+    def _run(self, vector: Tensor) -> tuple[Any, Any]:
+        with poutine.trace() as tracer, _Assigned(self._numbers(vector), self.shapes) as assigned:
             self._summed()(*self.args, **self.kwargs)
         return tracer.trace, assigned.log_det
 
@@ -421,6 +457,53 @@ class _Assigned(Messenger):
         _check_shape(msg["name"], msg["value"], self.shapes)
         msg["done"] = True
         self.log_det = self.log_det + transform.log_abs_det_jacobian(number, msg["value"]).sum()
+
+
+class _Noise(Messenger):
+    """Gives latents the values of numbers without bounds, and some of them that of their noise, or the other way round.
+
+    :ivar noise: of the sites named: what their location and scale make their numbers.
+    :ivar log_det: the sum of the logarithms of their scales.
+    :param inverse: whether the numbers given for these are their noise.
+    """
+
+    def __init__(self, numbers: dict[str, Tensor], scaled: Collection[str], inverse: bool = False) -> None:
+        super().__init__()
+        self.numbers, self.scaled, self.inverse = dict(numbers), scaled, inverse
+        self.noise: dict[str, Tensor] = {}
+        self.log_det: Any = 0.0
+
+    def _pyro_sample(self, msg: Any) -> None:
+        name = msg["name"]
+        if name not in self.numbers or msg["is_observed"]:
+            return
+        if name in self.scaled:
+            given = self.numbers[name]
+            base = base_distribution(msg["fn"])
+            loc, scale = base.loc.expand(given.shape), base.scale.expand(given.shape)
+            self.noise[name] = given if self.inverse else (given - loc) / scale
+            self.numbers[name] = loc + scale * given if self.inverse else given
+            self.log_det = self.log_det + scale.log().sum()
+        msg["value"], msg["done"] = _bijection(msg["fn"])(self.numbers[name]), True
+
+
+class _Scaled(Messenger):
+    """Notes latents with a location or a scale that comes from others, and from which.
+
+    :ivar found: by site.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        super().__init__()
+        self._sources = sources
+        self.found: dict[str, frozenset[str]] = {}
+
+    def _pyro_sample(self, msg: Any) -> None:
+        base = base_distribution(msg["fn"])
+        if msg["is_observed"] or type(base) not in _LOC_SCALE:
+            return
+        if parents := self._sources.of(base.loc) | self._sources.of(base.scale):
+            self.found[msg["name"]] = parents
 
 
 class _Spaces(Messenger):

@@ -25,6 +25,7 @@ from pyro_hyperbolic.infer.posterior.energy import Energy, Program
 from pyro_hyperbolic.infer.posterior.jumps import Jumps
 from pyro_hyperbolic.infer.posterior.moves import Points
 from pyro_hyperbolic.infer.posterior.result import Posterior
+from pyro_hyperbolic.infer.posterior.scales import ScaleMoves
 from pyro_hyperbolic.infer.posterior.start import Start, find_start, modes
 from pyro_hyperbolic.infer.posterior.target import Target
 from pyro_hyperbolic.infer.posterior.tempering import Ladder, levels_of
@@ -185,6 +186,7 @@ class Chains:
         self.gradients = ladder.gradients(target.gradients)
         self.leap = CapturedLeapfrog(ladder.gradients(target.plain_gradients))
         self.points: list[Points] = []
+        self.scales = ScaleMoves(target)
         first = 0.5 / target.size**0.25
         self.size: Any = first if ladder.is_one else first * ladder.betas.rsqrt()
         self.jumps, self.restarted = True, 0
@@ -217,6 +219,7 @@ class Chains:
                 share, took = self._jump(learn=True)
                 jumped, rounds = jumped + share, rounds + 1
                 looks.append(took)
+            self.state = self.scales(self.state, self.gradients, learn=True)
             sweep = self._move(own, steps)
             accepted = accepted + sweep.acceptance
             mean = self.ladder.by_level(sweep.acceptance).mean(-1)
@@ -240,6 +243,7 @@ class Chains:
         for points in self.points:
             points.learn()
         self.ladder.forget()
+        self.scales.forget()
         self.size = size.mean
         self.jumps = jumped.mean().item() > _RARE * rounds
         self.every = max(1 if self._is_rarely_moved else _EVERY, self._balance(lengths, looks))
@@ -255,6 +259,7 @@ class Chains:
             own, steps = self._drawn(self.size)
             if number % self.every == 0:
                 self._jump(learn=False)
+            self.state = self.scales(self.state, self.gradients, learn=False)
             sweep = self._move(own, steps)
             self.state = self.ladder.exchanged(self.state)
             self.sweeps.append(Sweep(**{name: self.ladder.cold(getattr(sweep, name)) for name in _FIELDS}))
@@ -301,6 +306,7 @@ class Chains:
                 "numbers": energy.size,
                 "restarted": self.restarted,
                 "oriented": sorted(set(oriented) - latents),
+                **({} if self.scales.acceptance is None else {"scale_moves": self.scales.acceptance}),
                 **({} if self.ladder.is_one else {"exchanges": self.ladder.acceptance, "trips": self.ladder.trips}),
             },
         )
@@ -323,6 +329,7 @@ class Chains:
             "numbers": [self.size, self.jumps, self.every, self.restarted, self.steps],
             "terms": [[block.reference, block.weight, block.proper, block.free] for block in self.target.blocks],
             "moves": [points.state() for points in self.points],
+            "scales": self.scales.state(),
             "draws": torch.stack(self.draws),
             "sweeps": {field: torch.stack([getattr(sweep, field) for sweep in self.sweeps]) for field in _FIELDS},
             "seconds": self.clock.seconds,
@@ -354,6 +361,7 @@ class Chains:
             )
         for points, known in zip(self.points, state["moves"], strict=True):
             points.load(known)
+        self.scales.load(state["scales"])
         self.size, self.jumps, self.every, self.restarted, self.steps = state["numbers"]
         self.draws = list(state["draws"])
         rows = zip(*state["sweeps"].values(), strict=True)

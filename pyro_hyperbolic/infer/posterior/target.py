@@ -80,6 +80,12 @@ class Target:
         run = compile_function(mapped, x, self._terms()).fixed(x, self._terms())
         return lambda x: run(x, self._terms())
 
+    @functools.cached_property
+    def moved(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """:meth:`Energy.move` of ``count`` vectors and shifts."""
+        mapped, like = torch.func.vmap(self.energy.move), (self.prior, torch.zeros_like(self.prior))
+        return Captured(compile_function(mapped, *like).fixed(*like))
+
     def energies(self, x: Tensor) -> Tensor:
         """Energies of any number of vectors ``(N, D)``."""
         parts = [self.gradients(self.filled(part))[0][: len(part)] for part in x.split(self.count)]
