@@ -94,6 +94,7 @@ class Energy:
         self.enumerated = {name for name, site in first.nodes.items() if _is_summed_out(site)}
         self.sites = self._checked(first)
         self._scaled = {name: parents for name, parents in scaled.found.items() if not parents & self.enumerated}
+        self._with_scales = scaled.by_others & self._scaled.keys()
         _check_observed(first, sources)
         self.shapes = {name: first.nodes[name]["value"].shape for name in [*self.sites, *self.spaces]}
         _compare(first, second)
@@ -110,6 +111,11 @@ class Energy:
     def size(self) -> int:
         """How many numbers the latents are."""
         return sum(site.size for site in self.sites.values())
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether scales of numbers are computed from other numbers."""
+        return bool(self._with_scales)
 
     @property
     def moved(self) -> list[str]:
@@ -135,12 +141,16 @@ class Energy:
                 program(*self.args, **self.kwargs)
         return self._joined(after.numbers), after.log_det - before.log_det
 
-    def __call__(self, vector: Tensor) -> tuple[Tensor, dict[str, list[Tensor]]]:
-        """The energy of one vector ``(D,)``, and the curvatures of the spaces of points by site."""
+    def __call__(self, vector: Tensor) -> tuple[Tensor, Tensor, dict[str, list[Tensor]]]:
+        """The energy of one vector ``(D,)``, what scales add to it, and the curvatures of the spaces of points by site.
+
+        The second is the sum of the logarithms of scales that are computed from other numbers. Less that, it is the
+        energy with respect to the noise of what these scale.
+        """
         with OutOfPlaceRandom(), ConstantMasks(), ConstantsOnDevice(), DecompositionsOnDevice():
             return self._energy(vector)
 
-    def _energy(self, vector: Tensor) -> tuple[Tensor, dict[str, list[Tensor]]]:
+    def _energy(self, vector: Tensor) -> tuple[Tensor, Tensor, dict[str, list[Tensor]]]:
         with _Spaces() as spaces:
             trace, log_det = self._run(vector)
         log_joint = trace.log_prob_sum() if not self.enumerated else self._summed_out(trace)
@@ -149,7 +159,14 @@ class Energy:
             name: [torch.as_tensor(c, dtype=self.dtype, device=self.device) for c in space.curvatures]
             for name, space in spaces.found.items()
         }
-        return -(log_joint + log_det), curvatures
+        return -(log_joint + log_det), self._log_scales(trace), curvatures
+
+    def _log_scales(self, trace: Any) -> Tensor:
+        total = torch.zeros((), dtype=self.dtype, device=self.device)
+        for name in self._with_scales:
+            scale = base_distribution(trace.nodes[name]["fn"]).scale
+            total = total + scale.expand(self.sites[name].shape).log().sum()
+        return total
 
     def _unscaled(self, trace: Any) -> Any:
         """What densities of coordinates lack where those of points are scaled: a scale is no power of their measure."""
@@ -491,18 +508,23 @@ class _Scaled(Messenger):
     """Notes latents with a location or a scale that comes from others, and from which.
 
     :ivar found: by site.
+    :ivar by_others: the sites whose scale does.
     """
 
     def __init__(self, sources: Sources) -> None:
         super().__init__()
         self._sources = sources
         self.found: dict[str, frozenset[str]] = {}
+        self.by_others: set[str] = set()
 
     def _pyro_sample(self, msg: Any) -> None:
         base = base_distribution(msg["fn"])
         if msg["is_observed"] or type(base) not in _LOC_SCALE:
             return
-        if parents := self._sources.of(base.loc) | self._sources.of(base.scale):
+        scale = self._sources.of(base.scale)
+        if scale:
+            self.by_others.add(msg["name"])
+        if parents := self._sources.of(base.loc) | scale:
             self.found[msg["name"]] = parents
 
 

@@ -22,11 +22,11 @@ class Descent:
         self._gradients = gradients
         self._x, self._best, self._first, self._second = (torch.zeros_like(like) for _ in range(4))
         self._lowest = torch.zeros_like(like[:, 0])
-        self._number, self._count = (torch.zeros_like(like[0, 0]) for _ in range(2))
+        self._number, self._count, self._rate = (torch.zeros_like(like[0, 0]) for _ in range(3))
         state = [self._x, self._best, self._first, self._second, self._lowest, self._number]
         self._repeated = Repeated(self._step, state)
 
-    def __call__(self, vectors: Tensor, num_steps: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, vectors: Tensor, num_steps: int, rate: float = _FIRST_RATE) -> tuple[Tensor, Tensor]:
         """The best that each vector has met in so many steps, and its energy."""
         self._x.copy_(vectors)
         self._best.copy_(vectors)
@@ -34,6 +34,7 @@ class Descent:
         for zero in (self._first, self._second, self._number):
             zero.zero_()
         self._count.fill_(num_steps)
+        self._rate.fill_(rate)
         self._repeated(num_steps)
         return self._best.clone(), self._lowest.clone()
 
@@ -48,7 +49,7 @@ class Descent:
         gradient = torch.where(wild, 0.0, gradient)
         self._first.mul_(0.9).add_(gradient, alpha=0.1)
         self._second.mul_(0.99).add_(gradient.square(), alpha=0.01)
-        rate = _FIRST_RATE * (_LAST_RATE / _FIRST_RATE) ** (step / self._count)
+        rate = self._rate * (_LAST_RATE / self._rate) ** (step / self._count)
         root = (self._second / (1 - 0.99**step)).sqrt() + torch.finfo(x.dtype).tiny ** 0.5
         x.copy_(torch.where(wild, best, x - rate * self._first / (1 - 0.9**step) / root))
 

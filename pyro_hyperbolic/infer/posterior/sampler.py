@@ -456,9 +456,10 @@ class Chains:
         There are none to speak of if the chains go from one to another.
         """
         halves = (self.target.filled(self.draws[at]) for at in (len(self.draws) // 2, -1))
-        (_, before), (fits, energies) = (self.target.descend(x, _FIT_STEPS) for x in halves)
-        fits = self.target.turned(fits)
-        found = modes(self.target, fits)
+        with self.target.by_noise():
+            (_, before), (fits, energies) = (self.target.descend(x, _FIT_STEPS) for x in halves)
+            fits = self.target.turned(fits)
+            found = modes(self.target, fits)
         before, energies = self.ladder.cold(before), self.ladder.cold(energies)
         if not found or ((before - energies).abs() > _APART).double().mean() > 0.5:
             return None

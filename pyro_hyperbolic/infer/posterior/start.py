@@ -17,6 +17,7 @@ from pyro_hyperbolic.infer.posterior.jumps import Jumps
 from pyro_hyperbolic.infer.posterior.target import Target
 
 _STEPS = 1000  # of a fit
+_SMALL_RATE = 0.01  # of one that is to end near to where it begins
 # How often points are moved and fitted again: for each of them, at most, in how many steps, and how often it is looked
 # anew which of them are near each other. Half as often where there are so many fits that some will be good.
 _SWEEPS, _MOST_SWEEPS, _FEW_STEPS, _LOOKS, _MANY = 4, 240, 15, 10, 128
@@ -33,12 +34,14 @@ class Mode:
     :ivar vector: ``(D,)``.
     :ivar root: of the covariance, ``(D, D)``.
     :ivar evidence: the logarithm of the integral of the approximation.
+    :ivar fall: by how much a Newton step would lower the energy.
     """
 
     vector: Tensor
     energy: float
     root: Tensor
     evidence: float
+    fall: float
 
     def are_here(self, vectors: Tensor) -> Tensor:
         """Which fits ``(P, D)`` are this one. Its mirror image has the same energy and is another."""
@@ -57,35 +60,47 @@ class Start:
 def find_start(target: Target, start: Mapping[str, Tensor] | Callable[..., Any] | None) -> Start:
     """From values by site, a guide, or nothing: then from draws of the prior."""
     begin = target.prior if start is None else _given(target, start)
-    fits, energies = target.descend(begin, _STEPS)
-    if not bool(energies.isfinite().any()):
-        raise ValueError(
-            f"no point of positive density was found: {target.energy.culprit(begin[0])} has density 0, or one that is"
-            " not a number, at the start; check the model and its data, or pass start= with values that it can have."
-        )
-    if start is None:
-        fits, energies = _search(target, fits, energies)
-    chosen = energies.argsort()[: target.count]
-    best = fits[chosen[0]]
-    target.hold(fits[chosen], best)
-    found = modes(target, target.turned(fits))
-    if found and found[0].energy > _above(target, target.energies(target.turned(fits[chosen])).min().item()):
-        best = found[0].vector
-        target.hold(fits[chosen], best)
-        found = modes(target, target.turned(fits))
-    best = target.turned(best.unsqueeze(0))[0]
+    with target.by_noise():
+        fits, energies = target.descend(begin, _STEPS)
+        if not bool(energies.isfinite().any()):
+            raise ValueError(
+                f"no point of positive density was found: {target.energy.culprit(begin[0])} has density 0, or one that"
+                " is not a number, at the start; check the model and its data, or pass start= with values that it can"
+                " have."
+            )
+        if start is None:
+            fits, energies = _search(target, fits, energies)
+        fits = fits[energies.argsort()]
+        best, found = _held(target, fits)
+        places = _places(target, found)
+    if target.energy.has_scales:
+        # Many data on the numbers make the density with respect to these the one that is nearer to a normal one.
+        others, _ = target.descend(target.turned(fits[: target.count]), _STEPS, _SMALL_RATE)
+        among = [mode for mode in modes(target, others) if mode.fall < 0.5 * target.size]  # others lead to spikes
+        if among and (not found or among[0].evidence > found[0].evidence):
+            best, found, places = among[0].vector, among, _places(target, among)
     x, root = target.turned(begin), torch.ones_like(best)
+    # A fit of less evidence than the prior alone is the tip of a funnel, where there is no mass.
     if found:
         root = torch.eye(len(best), dtype=best.dtype, device=best.device)
-        draws, at, excess = _normal_draws(target, found)
-        # A fit of less evidence than the prior alone is the tip of a funnel, where there is no mass.
         if found[0].evidence > target.prior_evidence:
-            near = _NORMAL[0] < excess < _NORMAL[1]
-            x, root, best = draws if near else at, found[0].root, found[0].vector
+            x, root, best = places, found[0].root, found[0].vector
     energy, gradient = target.gradients(x)
     good = energy.isfinite() & gradient.isfinite().all(-1)
     # A draw without a density begins where the best fit is; chains part from there.
     return Start(torch.where(good.unsqueeze(-1), x, best), root, best)
+
+
+def _held(target: Target, fits: Tensor) -> tuple[Tensor, list[Mode]]:
+    """Hold what is free as it lies in the best of some fits ``(P, D)``, the first of lowest energy: that, and modes."""
+    best = fits[0]
+    target.hold(fits[: target.count], best)
+    found = modes(target, target.turned(fits))
+    if found and found[0].energy > _above(target, target.energies(target.turned(fits[: target.count])).min().item()):
+        best = found[0].vector
+        target.hold(fits[: target.count], best)
+        found = modes(target, target.turned(fits))
+    return target.turned(best.unsqueeze(0))[0], found
 
 
 def modes(target: Target, fits: Tensor) -> list[Mode]:
@@ -111,7 +126,10 @@ def modes(target: Target, fits: Tensor) -> list[Mode]:
         if bool(matrix.isfinite().all()):
             root = root_of_inverse(matrix)
             log_volume = 0.5 * target.size * math.log(2 * math.pi) + torch.linalg.slogdet(root).logabsdet.item()
-            found.append(Mode(fits[index], energy, root, log_volume - energy))
+            here = target.filled(fits[index : index + 1])
+            added = target.added(here)[0].item()
+            fall = 0.5 * (target.gradients(here)[1][0] @ root).square().sum().item()
+            found.append(Mode(fits[index], energy, root, log_volume - energy - added, fall))
             known |= found[-1].are_here(fits)
             count += 1
     found.sort(key=lambda mode: -mode.evidence)
@@ -123,13 +141,15 @@ def _above(target: Target, energy: float) -> float:
     return energy + target.size + 10
 
 
-def _normal_draws(target: Target, found: list[Mode]) -> tuple[Tensor, Tensor, float]:
-    """Draws of the approximations, the fits that they belong to, and their excess energy over that of these.
+def _places(target: Target, found: list[Mode]) -> Tensor:
+    """Draws of the approximations, or the fits that they belong to where these say nothing about the posterior.
 
-    An excess near 1 is that of a normal distribution; far from it the approximation says nothing about the posterior.
+    That they do is told by the excess energy of draws over that of a normal distribution, which is near 1.
     Modes of less evidence have more than their share, so that chains tell whether they go over to the others, and each
     has its share to one chain.
     """
+    if not found:
+        return target.prior
     weights = (0.5 * torch.tensor([mode.evidence for mode in found])).softmax(0)
     noise = torch.randn_like(target.prior)
     places = (torch.arange(target.count) + torch.rand(())) / target.count
@@ -138,8 +158,8 @@ def _normal_draws(target: Target, found: list[Mode]) -> tuple[Tensor, Tensor, fl
     draws = torch.stack([found[k].vector + found[k].root @ row for k, row in zip(chosen, noise, strict=True)])
     lowest = torch.tensor([found[k].energy for k in chosen], dtype=draws.dtype, device=draws.device)
     excess = (target.gradients(draws)[0] - lowest) / (0.5 * noise.square().sum(-1))
-    at = torch.stack([found[k].vector for k in chosen])
-    return draws, at, excess.nan_to_num(math.inf).median().item()
+    near = _NORMAL[0] < excess.nan_to_num(math.inf).median().item() < _NORMAL[1]
+    return draws if near else torch.stack([found[k].vector for k in chosen])
 
 
 def _search(target: Target, fits: Tensor, energies: Tensor) -> tuple[Tensor, Tensor]:

@@ -54,7 +54,8 @@ def facts(record: Record) -> Iterator[str]:
         )
     diverged = int(record.divergences.sum())
     yield f"divergences: {diverged} of {record.divergences.numel()} ({diverged / record.divergences.numel():.2%})"
-    yield f"mean acceptance: {record.acceptance.double().mean().item():.2f}"
+    moves = f", of moves of scales {settings['scale_moves']:.2f}" if "scale_moves" in settings else ""
+    yield f"mean acceptance: {record.acceptance.double().mean().item():.2f}{moves}"
     if record.num_draws >= FEWEST_DRAWS:
         bfmi = record.bfmi()
         low = (~(bfmi >= _LOW_BFMI)).nonzero().squeeze(-1).tolist()

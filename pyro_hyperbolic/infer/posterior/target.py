@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -45,20 +46,22 @@ class Target:
 
     def __init__(self, energy: Energy, count: int) -> None:
         self.energy, self.count, self.size = energy, count, energy.size
+        # 1 where the energy is that with respect to noise.
+        self._by_noise = torch.zeros((), dtype=energy.dtype, device=energy.device)
         # Functions of points, which are compiled once they are used often.
         self._later: dict[tuple[str, int], dict[str, Any]] = {}
         self.prior, self.prior_evidence = self._prior_draws()
         shapes = {name: site.shape for name, site in self.energy.sites.items()}
         self.blocks = blocks(shapes, self.prior, {name for name, site in self.energy.sites.items() if site.is_plain})
-        mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None))
+        mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None, None))
         with explained("compiled", "give the program a fixed structure, or use pyro.infer.MCMC"):
-            compiled = compile_function(mapped, self.prior, self._terms())
-            run = compiled.fixed(self.prior, self._terms())
+            compiled = compile_function(mapped, self.prior, *self._state())
+            run = compiled.fixed(self.prior, *self._state())
         most = _NUMBERS_ON_CUDA if self.prior.is_cuda else _NUMBERS
         sets = [site.shape[:-1].numel() for site in energy.sites.values() if site.point is not None]
         few = _AHEAD if self.prior.is_cuda else max(sets, default=0) - 2
         self.ahead = max(1, min(_AHEAD, few, int(most / max(1, compiled.numbers))))
-        self._plain = lambda x: run(x, self._terms())
+        self._plain = lambda x: run(x, *self._state())
         self._evaluate = Captured(self._plain)
         self.descend = Descent(self.plain_gradients, self.prior)
 
@@ -75,10 +78,10 @@ class Target:
     @functools.cached_property
     def many(self) -> Callable[[Tensor], Tensor]:
         """A function for energies of ``count * ahead`` vectors without gradients, to be used in what is captured."""
-        mapped = torch.func.vmap(lambda *args: self._energy(*args)[0], in_dims=(0, None))
+        mapped = torch.func.vmap(lambda *args: self._energy(*args)[0], in_dims=(0, None, None))
         x = self.prior.repeat(self.ahead, 1)
-        run = compile_function(mapped, x, self._terms()).fixed(x, self._terms())
-        return lambda x: run(x, self._terms())
+        run = compile_function(mapped, x, *self._state()).fixed(x, *self._state())
+        return lambda x: run(x, *self._state())
 
     @functools.cached_property
     def moved(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -97,7 +100,7 @@ class Target:
 
     def curvatures(self, x: Tensor) -> dict[str, list[Tensor]]:
         """Of the spaces of points at vectors ``(P, D)``, by site."""
-        return self._evaluate(x)[1][1]
+        return self._evaluate(x)[1][1][1]
 
     def leaves(self, x: Tensor) -> dict[str, list[tuple[Manifold, int]]]:
         """The factors of the spaces of points, with curvatures ``(P, 1)``, and their dimensions.
@@ -148,6 +151,23 @@ class Target:
             x = block.turned(x)
         return x
 
+    @contextlib.contextmanager
+    def by_noise(self) -> Iterator[None]:
+        """Energies with respect to the noise of what is scaled by other numbers.
+
+        With respect to the numbers themselves the energy falls without end where a scale tends to 0, and all that it
+        scales with it.
+        """
+        self._by_noise.fill_(1.0)
+        try:
+            yield
+        finally:
+            self._by_noise.zero_()
+
+    def added(self, x: Tensor) -> Tensor:
+        """What must be added to the energies of vectors ``(P, D)`` for those with respect to the numbers."""
+        return self._by_noise * self._evaluate(x)[1][1][0]
+
     @property
     def held(self) -> float:
         """What the terms that hold take from the energy where everything lies as is preferred."""
@@ -158,14 +178,14 @@ class Target:
         """The groups of sites that turn together, by their names in the program."""
         return [[self.energy.sites[n].point or n for n in names] for block in self.blocks for names in block.free]
 
-    def _energy(self, vector: Tensor, terms: list[list[Tensor]]) -> tuple[Tensor, Any]:
-        energy, curvatures = self.energy(vector)
+    def _energy(self, vector: Tensor, terms: list[list[Tensor]], by_noise: Tensor) -> tuple[Tensor, Any]:
+        energy, log_scales, curvatures = self.energy(vector)
         for block, term in zip(self.blocks, terms, strict=True):
             energy = energy + block.term(vector, *term)
-        return energy, curvatures
+        return energy - by_noise * log_scales, (log_scales, curvatures)
 
-    def _terms(self) -> list[list[Tensor]]:
-        return [[block.reference, block.weight, block.proper] for block in self.blocks]
+    def _state(self) -> tuple[list[list[Tensor]], Tensor]:
+        return [[block.reference, block.weight, block.proper] for block in self.blocks], self._by_noise
 
     def _prior_draws(self) -> tuple[Tensor, float]:
         draws: list[Tensor] = []

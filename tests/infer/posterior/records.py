@@ -24,7 +24,14 @@ def posterior(samples: dict[str, Tensor], **fields: Any) -> Posterior:
         "failed": {},
         "gauges": [],
         "seconds": {"compile": 2.0, "sampling": 3.5},
-        "settings": {"num_samples": shape[1], "warmup": 100, "seed": 0, "step_size": 0.2, "steps": 8.0},
+        "settings": {
+            "num_samples": shape[1],
+            "warmup": 100,
+            "seed": 0,
+            "step_size": 0.2,
+            "steps": 8.0,
+            "scale_moves": 0.05,
+        },
     }
     return Posterior(samples=samples, **defaults | fields)
 

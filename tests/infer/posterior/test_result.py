@@ -168,7 +168,7 @@ def test_the_table_has_every_site_and_the_run():
         "",
         r"4 chains of 500 draws, warm-up 100, seed 0, step size 0.2, steps of a trajectory 8.0",
         r"divergences: 0 of 2000 \(0.00%\)",
-        r"mean acceptance: 0.80",
+        r"mean acceptance: 0.80, of moves of scales 0.05",
         r"E-BFMI: 0\.0\d or more, below 0.3 in 4 chains \(0, 1, 2, 3\): the tails are explored slowly",
         r"time: 5.5 s \(compile 2.0 s, sampling 3.5 s\)",
         r"chain 3 failed: it did not move",

@@ -356,41 +356,75 @@ def test_sites_that_see_an_orientation():
 def test_mirror_images_are_two_modes():
     """Of the same energy; and every mode has its share of the chains, to one."""
 
-    def gradients(x):
-        away = x.abs() - 2
-        return 50 * away.square().sum(-1), 100 * away * x.sign()
+    def program():
+        x = pyro.sample("x", dist.Uniform(-9.0, 9.0))
+        pyro.sample("y", dist.Normal(x.abs(), 0.1), obs=torch.tensor(2.0))
 
-    def energies(x):
-        return gradients(x)[0]
-
-    target = SimpleNamespace(size=1, count=6, energies=energies, gradients=gradients, prior=torch.zeros(6, 1))
-    found = modes(target, torch.tensor([[2.0], [-2.0], [2.001], [-1.999], [2.0], [-2.0]]))
-    assert sorted(mode.vector.item() for mode in found) == pytest.approx([-2.0, 2.0], abs=0.002)
+    pyro.set_rng_seed(0)
+    target = Target(Energy(program, (), {}), 6)
+    found = modes(target, target.descend(torch.tensor([[2.0], [-2.0], [2.1], [-1.9], [2.0], [-2.0]]), 1000)[0])
+    modes_at = sorted(target.energy.values(mode.vector)["x"].item() for mode in found)
+    assert modes_at == pytest.approx([-2.0, 2.0], abs=0.002)
     for _ in range(5):
-        draws, _, _ = start._normal_draws(target, found)
-        assert (draws > 0).sum() == 3
+        assert (start._places(target, found) > 0).sum() == 3
 
 
-def test_a_spike_of_low_energy_is_no_start():
+def scaled_effects(observed):
+    scale = pyro.sample("scale", dist.HalfNormal(1.0))
+    effects = pyro.sample("effects", dist.Normal(0.0, scale).expand([20, 2]).to_event(2))
+    pyro.sample("y", dist.Normal(effects, 1.0).expand([3, 20, 2]).to_event(3), obs=observed)
+
+
+def scaled_points(observed):
+    ball = PoincareBall(1.0)
+    scale = pyro.sample("scale", dist.HalfNormal(1.0))
+    with pyro.plate("points", 20):
+        z = pyro.sample("z", hdist.WrappedNormal(torch.zeros(2), scale, ball))
+    effects = ball.to_normal_coords(None, z)
+    pyro.sample("y", dist.Normal(effects, 1.0).expand([3, 20, 2]).to_event(3), obs=observed)
+
+
+@pytest.mark.parametrize("program", [scaled_effects, scaled_points])
+def test_a_spike_of_low_energy_is_no_start(program):
     """Where a scale tends to 0, and what it scales with it, the density has no bound and next to no mass."""
     pyro.set_rng_seed(0)
-    observed = torch.randn(40) + 0.6 * torch.randn(3, 40)
-
-    def program():
-        scale = pyro.sample("scale", dist.HalfNormal(1.0))
-        effects = pyro.sample("effects", dist.Normal(0.0, scale).expand([40]).to_event(1))
-        pyro.sample("y", dist.Normal(effects, 0.6).expand([3, 40]).to_event(2), obs=observed)
-
-    energy = Energy(program, (), {})
+    observed = torch.randn(20, 2) + torch.randn(3, 20, 2)
+    pyro.set_rng_seed(0)
+    energy = Energy(program, (observed,), {})
     target = Target(energy, 16)
     fits, energies = target.descend(target.prior, 1000)
     scales = torch.stack([energy.values(x)["scale"] for x in fits])
     proper = scales > 0.5
     assert 0 < proper.sum() < 16
     assert energies[~proper].max() < energies[proper].min() - 100
-    begin = find_start(target, None)
-    begins = torch.stack([energy.values(x)["scale"] for x in (*begin.x, begin.best)])
+    begins = [modes(target, fits)[0].vector]
+    if energy.has_scales:  # fits see the density with respect to noise, which has no spike
+        begin = find_start(target, None)
+        begins += [*begin.x, begin.best]
+    begins = torch.stack([energy.values(x)["scale"] for x in begins])
     assert (begins - scales[proper].mean()).abs().max() < 0.5
+
+
+def test_where_every_fit_ends_in_a_spike_noise_tells_where_to_begin():
+    pyro.set_rng_seed(0)
+    observed = torch.randn(20) + 2 * torch.randn(20)
+
+    def program():
+        scale = pyro.sample("scale", dist.HalfNormal(1.0))
+        effects = pyro.sample("effects", dist.Normal(0.0, scale).expand([20]).to_event(1))
+        pyro.sample("y", dist.Normal(effects, 2.0).to_event(1), obs=observed)
+
+    target = Target(Energy(program, (), {}), 8)
+    fits, _ = target.descend(target.prior, 1000)
+    assert max(target.energy.values(x)["scale"] for x in fits) < 0.01
+    begin = find_start(target, None)
+    scales = torch.stack([target.energy.values(x)["scale"] for x in begin.x])
+    assert scales.min() > 0.01
+    # Draws of the posterior, from 10,000 of the prior of the scale: effects are integrated by hand.
+    prior = torch.randn(10_000).abs()
+    weights = dist.Normal(0.0, (4 + prior.square()).sqrt().unsqueeze(-1)).log_prob(observed).sum(-1).softmax(0)
+    drawn = prior[weights.multinomial(1000, replacement=True)]
+    assert drawn.quantile(0.01) < scales.median() < drawn.quantile(0.99)
 
 
 def located(observed):
