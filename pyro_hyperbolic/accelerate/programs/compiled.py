@@ -18,7 +18,7 @@ from torch import Tensor
 from pyro_hyperbolic.accelerate.compiler import graphs
 from pyro_hyperbolic.accelerate.compiler.changes import is_made
 from pyro_hyperbolic.accelerate.programs.isolation import no_collection
-from pyro_hyperbolic.accelerate.programs.modes import AtMost, TooLong
+from pyro_hyperbolic.accelerate.programs.modes import AtMost, IndicesInPython, TooLong
 from pyro_hyperbolic.accelerate.programs.rewrites import (
     compute_once,
     fold_indices,
@@ -84,7 +84,7 @@ def compile_function(
 
     def flat(*leaves: Any) -> list[Any]:
         nonlocal out_spec
-        with AtMost(_MOST_CALLS):
+        with AtMost(_MOST_CALLS), IndicesInPython():
             out, out_spec = flatten(function(*unflatten(leaves, spec)))
         # Optimisers want the layout of the parameters, and compiled code can write it at once.
         return [t.contiguous() if isinstance(t, Tensor) else t for t in out]

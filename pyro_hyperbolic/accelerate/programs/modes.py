@@ -193,6 +193,35 @@ class DecompositionsOnDevice(TorchFunctionMode):
         return torch.where((info != 0)[..., None, None], torch.nan, result)
 
 
+class IndicesInPython(TorchFunctionMode):
+    """Knows the numbers of ``torch.arange`` where tensors have no values, as while a program is traced.
+
+    A sequential plate loops over them. Other values that Python reads are an error: as symbols they would become parts
+    of the names of sites, and a guide would have other sites than its model.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The tensors are kept, so that no other gets the identity of one that is gone.
+        self._known: dict[int, tuple[Tensor, Any]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        _, numbers = self._known.get(id(args[0]), (None, None)) if args else (None, None)
+        if func in _READ and isinstance(numbers, int):
+            return numbers
+        out = func(*args, **(kwargs or {}))
+        if func is torch.arange and all(type(arg) is int for arg in args):
+            self._known[id(out)] = out, range(*args)
+        elif func in (torch.unbind, torch.Tensor.unbind) and isinstance(numbers, range):
+            self._known.update((id(part), (part, number)) for part, number in zip(out, numbers, strict=True))
+        elif func in _READ and isinstance(out, (torch.SymInt, torch.SymFloat)):
+            raise RuntimeError("Python reads the value of a tensor")
+        return out
+
+
+_READ = torch.Tensor.item, torch.Tensor.__int__, torch.Tensor.__index__
+
+
 class TooLong(Exception):
     """More calls of torch than :class:`AtMost` lets through."""
 

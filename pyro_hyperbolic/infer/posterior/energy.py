@@ -94,7 +94,8 @@ class Energy:
         self.enumerated = {name for name, site in first.nodes.items() if _is_summed_out(site)}
         self.sites = self._checked(first)
         self._scaled = {name: parents for name, parents in scaled.found.items() if not parents & self.enumerated}
-        self._with_scales = scaled.by_others & self._scaled.keys()
+        self._scales = {name: parents for name, parents in scaled.scales.items() if name in self._scaled}
+        self._depend = {name for name in scaled.depend if name in self.sites}
         _check_observed(first, sources)
         self.shapes = {name: first.nodes[name]["value"].shape for name in [*self.sites, *self.spaces]}
         _compare(first, second)
@@ -115,16 +116,25 @@ class Energy:
     @property
     def has_scales(self) -> bool:
         """Whether scales of numbers are computed from other numbers."""
-        return bool(self._with_scales)
+        return bool(self._scales)
 
     @property
     def moved(self) -> list[str]:
-        """The sites from which locations and scales of more numbers than their own are computed, not by others."""
+        """The sites from which scales are computed, or locations of more numbers than their own and not by others."""
         sizes: Counter[str] = Counter()
         for name, parents in self._scaled.items():
             sizes.update(dict.fromkeys(parents, self.sites[name].size))
-        own = {name: site for name, site in self.sites.items() if name not in self._scaled and site.point is None}
-        return [name for name, site in own.items() if site.size < sizes[name]]
+        of_scales = frozenset().union(*self._scales.values())
+
+        def is_moved(name: str, site: Site) -> bool:
+            return name in of_scales or (name not in self._scaled and site.size < sizes[name])
+
+        return [name for name, site in self.sites.items() if site.point is None and is_moved(name, site)]
+
+    @property
+    def all_scales_move(self) -> bool:
+        """Whether sites depend on others by locations and scales alone, and all that scales are computed from moves."""
+        return self._depend <= self._scaled.keys() and frozenset().union(*self._scales.values()) <= {*self.moved}
 
     def move(self, vector: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         """A vector ``(D,)`` whose numbers are shifted, and the logarithm of the determinant of this map.
@@ -163,7 +173,7 @@ class Energy:
 
     def _log_scales(self, trace: Any) -> Tensor:
         total = torch.zeros((), dtype=self.dtype, device=self.device)
-        for name in self._with_scales:
+        for name in self._scales:
             scale = base_distribution(trace.nodes[name]["fn"]).scale
             total = total + scale.expand(self.sites[name].shape).log().sum()
         return total
@@ -508,22 +518,29 @@ class _Scaled(Messenger):
     """Notes latents with a location or a scale that comes from others, and from which.
 
     :ivar found: by site.
-    :ivar by_others: the sites whose scale does.
+    :ivar scales: the same of scales alone.
+    :ivar depend: the latents whose density depends on others in any way.
     """
 
     def __init__(self, sources: Sources) -> None:
         super().__init__()
         self._sources = sources
         self.found: dict[str, frozenset[str]] = {}
-        self.by_others: set[str] = set()
+        self.scales: dict[str, frozenset[str]] = {}
+        self.depend: set[str] = set()
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if msg["is_observed"] or site_is_subsample(msg) or _is_function(msg):
+            return
         base = base_distribution(msg["fn"])
-        if msg["is_observed"] or type(base) not in _LOC_SCALE:
+        value = torch.tensor(msg["value"].tolist(), dtype=msg["value"].dtype, device=msg["value"].device)
+        if self._sources.of(msg["fn"].log_prob(value)):
+            self.depend.add(msg["name"])
+        if type(base) not in _LOC_SCALE:
             return
         scale = self._sources.of(base.scale)
         if scale:
-            self.by_others.add(msg["name"])
+            self.scales[msg["name"]] = scale
         if parents := self._sources.of(base.loc) | scale:
             self.found[msg["name"]] = parents
 

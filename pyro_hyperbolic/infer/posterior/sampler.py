@@ -306,7 +306,7 @@ class Chains:
                 "numbers": energy.size,
                 "restarted": self.restarted,
                 "oriented": sorted(set(oriented) - latents),
-                **({} if self.scales.acceptance is None else {"scale_moves": self.scales.acceptance}),
+                **self.scales.settings,
                 **({} if self.ladder.is_one else {"exchanges": self.ladder.acceptance, "trips": self.ladder.trips}),
             },
         )

@@ -9,7 +9,7 @@ import torch
 from pyro_hyperbolic.accelerate.hmc import Gradients, State
 from pyro_hyperbolic.infer.posterior.target import Target
 
-_TRIES = 2  # between two trajectories, each of another number
+_TRIES = 4  # between two trajectories, each of another number
 _ACCEPTED = 0.4  # of them
 _SLOWER = 0.6  # how fast learning slows down, as a power of how often a number was tried
 
@@ -31,22 +31,32 @@ class ScaleMoves:
         self.target = target
         self._columns = [c for name in target.energy.moved for c in target.energy.columns(name).flatten().tolist()]
         self.sizes = torch.ones_like(target.prior[0, : len(self._columns)])
-        self._tried, self._taken = 0, torch.zeros_like(target.prior[0, 0])
+        self._tried, self._taken, self._rounds = 0, torch.zeros_like(self.sizes), 0
 
     @property
-    def acceptance(self) -> float | None:
-        """The share of tries since :meth:`forget` that chains took, if there were any."""
-        return float(self._taken) / self._tried if self._tried else None
+    def settings(self) -> dict[str, Any]:
+        """What a record tells: the share of tries since :meth:`forget` that chains took, and how often.
+
+        The latter, if there are no scales that do not move, is the least number of times a number moved between two
+        trajectories, in the mean.
+        """
+        if not self._tried:
+            return {}
+        found: dict[str, Any] = {"scale_moves": self._taken.sum().item() / self._tried}
+        if self.target.energy.all_scales_move:
+            found["scales_moved"] = self._taken.min().item() / self._rounds
+        return found
 
     def forget(self) -> None:
         """Count anew."""
-        self._tried, self._taken = 0, torch.zeros_like(self._taken)
+        self._tried, self._taken, self._rounds = 0, torch.zeros_like(self._taken), 0
 
     def __call__(self, state: State, gradients: Gradients, *, learn: bool) -> State:
         """The chains after a few tries.
 
         :param gradients: at the temperatures of the chains.
         """
+        self._rounds += 1
         for _ in range(min(_TRIES, len(self._columns))):
             which = self._tried % len(self._columns)
             # Now and then far more or less, for funnels are as wide in one place as narrow in another.
@@ -58,7 +68,8 @@ class ScaleMoves:
             chance = (state.energy - there.energy + log_det).nan_to_num(-torch.inf).clamp(max=0).exp()
             chance = torch.where(there.gradient.isfinite().all(-1), chance, 0.0)
             state = state.taken(there, torch.rand_like(chance) < chance)
-            self._tried, self._taken = self._tried + 1, self._taken + chance.mean()
+            self._tried += 1
+            self._taken[which] += chance.mean()
             if learn:
                 rate = (1 + self._tried // len(self._columns)) ** -_SLOWER
                 self.sizes[which] *= (rate * (chance.mean() - _ACCEPTED)).exp()
@@ -66,8 +77,8 @@ class ScaleMoves:
 
     def state(self) -> list[Any]:
         """What a checkpoint keeps."""
-        return [self.sizes, self._tried, self._taken]
+        return [self.sizes, self._tried, self._taken, self._rounds]
 
     def load(self, state: list[Any]) -> None:
         """Go on from there."""
-        self.sizes, self._tried, self._taken = state
+        self.sizes, self._tried, self._taken, self._rounds = state

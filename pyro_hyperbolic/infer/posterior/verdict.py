@@ -15,7 +15,8 @@ LARGEST_R_HAT = 1.01
 SMALLEST_ESS = 400
 # Every few trajectories have smaller steps, for places where the usual ones diverge.
 _MOST_DIVERGED = 0.02
-# The same where moves of scales take chains into the neck of a funnel and out of it, and steps alone need not.
+# The same where every scale moves so often between trajectories: these moves take chains into the neck of a funnel and
+# out of it, and steps alone need not.
 _MOST_WITH_MOVES, _OFTEN = 0.2, 0.1
 _MOST_AT_THE_BORDER = 0.001  # share of points
 _EXPLORED = 10  # effective samples of half a chain with which it knows its surroundings
@@ -59,7 +60,7 @@ def findings(record: Record, diagnostics: Mapping[str, Diagnosis]) -> list[Findi
             remedy = "Lorentz in the place of a ball" + (", or float64" if kind == "float32" else "")
             out.append(Finding(f"{share:.1%} of the points of {name} lie where coordinates of {kind} end", remedy))
     share = record.divergences.double().mean().item()
-    most = _MOST_WITH_MOVES if record.settings.get("scale_moves", 0.0) > _OFTEN else _MOST_DIVERGED
+    most = _MOST_WITH_MOVES if record.settings.get("scales_moved", 0.0) > _OFTEN else _MOST_DIVERGED
     if share > most:
         remedy = "another parametrisation of the narrow sites (NoiseReparam, with_drawn_curvature(centered=False))"
         if _single(record):

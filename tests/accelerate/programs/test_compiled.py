@@ -59,6 +59,34 @@ def test_branch_is_reported_by_the_first_step(x):
         svi.step(x)
 
 
+def test_sequential_plates(x):
+    """Their indices are numbers in a trace too, where tensors have no values; those that are drawn are an error."""
+
+    def model(x: Tensor) -> None:
+        for k in pyro.plate("rows", 3):
+            a = pyro.sample(f"a_{k}", dist.Normal(0.0, 1.0))
+            pyro.sample(f"x_{k}", dist.Normal(a * (k + 1), 1.0).expand([x.shape[1]]).to_event(1), obs=x[k])
+
+    def guide(x: Tensor) -> None:
+        for k, loc in zip(pyro.plate("rows", 3), pyro.param("loc", torch.zeros(3)).unbind(), strict=True):
+            pyro.sample(f"a_{k}", dist.Delta(loc))
+
+    found = []
+    for kind, options in ((SVI, {}), (FastSVI, {"compile": True})):
+        pyro.clear_param_store()
+        svi = kind(model, guide, adam(), Trace_ELBO(), **options)
+        found.append([svi.step(x) for _ in range(STEPS)])
+    same(found[1], found[0], 1e-12)
+
+    def drawn(x: Tensor) -> None:
+        loc = pyro.param("mean", torch.zeros(()))
+        for k in pyro.plate("rows", 3, 2):
+            pyro.sample(f"x_{k}", dist.Normal(loc, 1.0).expand([x.shape[1]]).to_event(1), obs=x[k])
+
+    with pytest.raises(ValueError, match=r"cannot be compiled: Python reads the value of a tensor"):
+        FastSVI(drawn, lambda x: None, adam(), Trace_ELBO(), compile=True).step(x)
+
+
 def test_distribution_made_outside_with_validation(x):
     prior = dist.Normal(0.0, 1.0, validate_args=True).expand([1]).to_event(1)
 

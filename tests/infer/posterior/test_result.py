@@ -35,6 +35,9 @@ def test_a_good_posterior_is_believed():
     few = torch.zeros(SHAPE, dtype=torch.bool)
     few[1, 3] = True
     assert last_line(posterior({"loc": good()}, divergences=few)).endswith("400. (1 of 2000 steps diverged.)")
+    # Where every scale moves with what it scales, it is these moves that get into a funnel.
+    often = posterior({"loc": good()}, divergences=diverged(), settings={"scale_moves": 0.4, "scales_moved": 0.2})
+    assert last_line(often).endswith("400. (100 of 2000 steps diverged.)")
     assert repr(result) == "Posterior(4 chains of 500 draws: loc)"
 
 
@@ -63,6 +66,11 @@ COMPLAINTS = {
     "divergences": (
         good,
         {"divergences": diverged()},
+        r"5\.0% of the steps diverged \(remedy: another parametrisation",
+    ),
+    "divergences, where some scales do not move": (
+        good,
+        {"divergences": diverged(), "settings": {"scale_moves": 0.4}},
         r"5\.0% of the steps diverged \(remedy: another parametrisation",
     ),
     "few draws": (

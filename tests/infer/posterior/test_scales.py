@@ -47,21 +47,55 @@ def mixed():
         pyro.sample("at", dist.Normal(z, scale).to_event(1))
 
 
+def horseshoe():
+    """As many scales as numbers."""
+    tau = pyro.sample("tau", dist.HalfCauchy(1.0))
+    with pyro.plate("numbers", 3):
+        width = pyro.sample("width", dist.HalfCauchy(1.0))
+        pyro.sample("x", dist.Normal(0.0, tau * width))
+
+
+def volatility():
+    """A scale that has a scale itself."""
+    tau = pyro.sample("tau", dist.LogNormal(0.0, 1.0))
+    with pyro.plate("numbers", 3):
+        log_width = pyro.sample("log_width", dist.Normal(0.0, tau))
+        pyro.sample("x", dist.Normal(0.0, log_width.exp()))
+
+
+def other_family():
+    """There is no noise of a site that is neither normal nor of its kind."""
+    tau = pyro.sample("tau", dist.HalfCauchy(1.0))
+    with pyro.plate("numbers", 3):
+        pyro.sample("x", dist.Normal(0.0, tau))
+        pyro.sample("y", dist.StudentT(4.0, 0.0, tau))
+
+
 @pytest.mark.parametrize(
-    ("program", "moved"),
-    [(deep, ["tau", "mean"]), (walk, ["scale", "x0"]), (mixed, ["scale"])],
-    ids=["deep", "walk", "mixed"],
+    ("program", "moved", "all_scales"),
+    [
+        (deep, ["tau", "mean", "width"], True),
+        (walk, ["scale", "x0"], True),
+        (mixed, ["scale"], False),
+        (horseshoe, ["tau", "width"], True),
+        (volatility, ["tau", "log_width"], True),
+        (other_family, ["tau"], False),
+    ],
+    ids=lambda x: getattr(x, "__name__", None),
 )
-def test_what_is_moved(program, moved):
+def test_what_is_moved(program, moved, all_scales):
     """The map is undone by the opposite shift, keeps the noise, and has the determinant that it tells."""
     pyro.set_rng_seed(0)
     energy = Energy(program, (), {})
     assert energy.moved == moved
+    assert energy.all_scales_move == all_scales
     (x, _), shift = energy.draw(), torch.zeros(energy.size)
     columns = torch.cat([energy.columns(name).flatten() for name in moved])
     shift[columns] = torch.randn(len(columns))
     y, log_det = energy.move(x, shift)
-    assert torch.allclose(y[columns], x[columns] + shift[columns])
+    # Of what has a scale itself it is the noise that is shifted.
+    own = torch.cat([energy.columns(name).flatten() for name in moved if name not in ("width", "log_width")])
+    assert torch.allclose(y[own], x[own] + shift[own])
     back, other = energy.move(y, -shift)
     assert torch.allclose(back, x)
     assert other == pytest.approx(-log_det)
@@ -95,7 +129,7 @@ def test_moves_leave_the_posterior_alone():
     assert v.std() == pytest.approx(3.0, abs=4 * 3 / 800**0.5)
     assert torch.stack([begun, v]).corrcoef()[0, 1].abs() < 4 / 400**0.5
     assert torch.allclose(state.x[:, 1:] / (v / 2).exp().unsqueeze(-1), noise)
-    assert moves.acceptance == pytest.approx(0.4, abs=0.15)
+    assert moves.settings["scale_moves"] == pytest.approx(0.4, abs=0.15)
     assert torch.allclose(state.energy, target.energies(state.x))
 
 
@@ -106,4 +140,4 @@ def test_runs_go_on(tmp_path):
     sample_posterior(funnel, num_samples=5, checkpoint=path, **options)
     parts = sample_posterior(funnel, num_samples=20, checkpoint=path, **options)
     assert torch.equal(parts.samples["v"][:, :5], whole.samples["v"][:, :5])
-    assert parts.settings["scale_moves"] > 0.1
+    assert parts.settings["scales_moved"] > 0.1
