@@ -64,6 +64,8 @@ def network(
     if path.suffix.lower() == _GRAPHML:
         return _from_networkx(_read_graphml(path), weight)
     pairs, values = read_weighted_edge_list(path)
+    if bool((pairs[:, 0] == pairs[:, 1]).all()):
+        raise ValueError(f"{path}: nothing but self loops; give a list with edges between nodes.")
     identifiers, nodes = torch.unique(pairs, return_inverse=True)
     names = tuple(map(str, identifiers.tolist()))
     return _joined(nodes, values if weight is not None else None, names, directed)

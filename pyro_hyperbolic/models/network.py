@@ -64,6 +64,9 @@ class Network:
                 raise ValueError("missing must not hold pairs that are among the edges; drop them from one of the two.")
         if self.names and len(self.names) != self.num_nodes:
             raise ValueError(f"names must hold one name for each of {self.num_nodes} nodes, got {len(self.names)}.")
+        if len(set(self.names)) < len(self.names):
+            twice = next(name for name in self.names if self.names.count(name) > 1)
+            raise ValueError(f"names must be different, got {twice!r} for several nodes; 1 and '1' have the same name.")
 
     def _check_pairs(self, name: str, pairs: Tensor) -> None:
         if bool((pairs[:, 0] == pairs[:, 1]).any()):

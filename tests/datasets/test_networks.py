@@ -65,3 +65,7 @@ def test_wrong_sources(tmp_path):
     path.write_text("0 1\n")
     with pytest.raises(ValueError, match="not a GraphML file"):
         datasets.network(path)
+    path = tmp_path / "a.edges"
+    path.write_text("1 1\n2 2\n")
+    with pytest.raises(ValueError, match=r"a\.edges: nothing but self loops"):
+        datasets.network(path)

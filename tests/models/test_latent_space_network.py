@@ -372,6 +372,7 @@ class TestWrongInput:
             (lambda e: Network(3, e, torch.tensor([1.0, NAN])), "finite"),
             (lambda e: Network(3, e, missing=e[:1].flip(-1)), "among the edges"),
             (lambda e: Network(3, e, names=("a",)), "one name"),
+            (lambda e: Network(3, e, names=("1", "2", "1")), "got '1' for several nodes"),
             (lambda e: Network(2, e), "nodes 0 to 1"),
             (lambda e: Network.from_networkx(PATH, weight="size"), r"one of \['kind', 'weight'\], got 'size'"),
             (lambda e: Network.from_networkx(PATH, weight="kind"), "'kind' is not"),

@@ -207,19 +207,19 @@ class IndicesInPython(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         _, numbers = self._known.get(id(args[0]), (None, None)) if args else (None, None)
-        if func in _READ and isinstance(numbers, int):
-            return numbers
+        if func in _READ and numbers is not None:
+            return list(numbers) if isinstance(numbers, range) else numbers
         out = func(*args, **(kwargs or {}))
         if func is torch.arange and all(type(arg) is int for arg in args):
             self._known[id(out)] = out, range(*args)
         elif func in (torch.unbind, torch.Tensor.unbind) and isinstance(numbers, range):
             self._known.update((id(part), (part, number)) for part, number in zip(out, numbers, strict=True))
-        elif func in _READ and isinstance(out, (torch.SymInt, torch.SymFloat)):
+        elif func in _READ and any(isinstance(number, (torch.SymInt, torch.SymFloat)) for number in flatten(out)[0]):
             raise RuntimeError("Python reads the value of a tensor")
         return out
 
 
-_READ = torch.Tensor.item, torch.Tensor.__int__, torch.Tensor.__index__
+_READ = torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__int__, torch.Tensor.__index__, torch.Tensor.__float__
 
 
 class TooLong(Exception):

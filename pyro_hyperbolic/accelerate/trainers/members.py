@@ -32,7 +32,11 @@ def check_structure(found: list[Parameters]) -> None:
     seen: set[int] = set()
     for i, member in enumerate(found):
         if member.shapes() != found[0].shapes():
-            raise ValueError(f"member {i} has other parameters or buffers than member 0; all must be alike.")
+            differ = sorted(name for name, _ in member.shapes().items() ^ found[0].shapes().items())
+            raise ValueError(
+                f"member {i} has other parameters or buffers than member 0, {differ[0]!r} for one; all must be alike,"
+                " and modules with a name= have the same one."
+            )
         if member.without_module():
             raise ValueError(
                 f"member {i} has the parameters {member.without_module()} in Pyro's store, which all members would"

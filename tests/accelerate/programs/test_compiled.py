@@ -68,7 +68,7 @@ def test_sequential_plates(x):
             pyro.sample(f"x_{k}", dist.Normal(a * (k + 1), 1.0).expand([x.shape[1]]).to_event(1), obs=x[k])
 
     def guide(x: Tensor) -> None:
-        for k, loc in zip(pyro.plate("rows", 3), pyro.param("loc", torch.zeros(3)).unbind(), strict=True):
+        for k, loc in zip(torch.arange(3).tolist(), pyro.param("loc", torch.zeros(3)).unbind(), strict=True):
             pyro.sample(f"a_{k}", dist.Delta(loc))
 
     found = []
@@ -83,8 +83,14 @@ def test_sequential_plates(x):
         for k in pyro.plate("rows", 3, 2):
             pyro.sample(f"x_{k}", dist.Normal(loc, 1.0).expand([x.shape[1]]).to_event(1), obs=x[k])
 
-    with pytest.raises(ValueError, match=r"cannot be compiled: Python reads the value of a tensor"):
-        FastSVI(drawn, lambda x: None, adam(), Trace_ELBO(), compile=True).step(x)
+    def listed(x: Tensor) -> None:
+        loc = pyro.param("mean", torch.zeros(()))
+        for k in torch.randperm(3).tolist():
+            pyro.sample(f"x_{k}", dist.Normal(loc, 1.0).expand([x.shape[1]]).to_event(1), obs=x[k])
+
+    for program in (drawn, listed):
+        with pytest.raises(ValueError, match=r"cannot be compiled: Python reads the value of a tensor"):
+            FastSVI(program, lambda x: None, adam(), Trace_ELBO(), compile=True).step(x)
 
 
 def test_distribution_made_outside_with_validation(x):
