@@ -12,6 +12,7 @@ from pyro.infer import SVI, Predictive, Trace_ELBO
 
 from pyro_hyperbolic import PoincareBall, datasets, infer
 from pyro_hyperbolic.geometry import from_signature
+from pyro_hyperbolic.infer.posterior.energy import Energy
 from pyro_hyperbolic.models import LatentSpaceNetwork, Network
 from pyro_hyperbolic.models.edges import EDGE_LIKELIHOODS
 from pyro_hyperbolic.models.hops import hops, scaled_hops
@@ -416,10 +417,22 @@ def test_covariates_of_pairs_have_no_direction():
     assert torch.equal(net._features(i, j), net._features(j, i))
 
 
-def test_chains_of_a_directed_network():
-    edges = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
+DIRECTED = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
+
+
+def test_a_directed_network_is_an_energy():
     net = LatentSpaceNetwork("h2", 3, directed=True, degrees=True).double()
-    posterior = infer.sample_posterior(net.model, edges, num_chains=2, num_samples=20, warmup=20, progress=False)
+    energy = Energy(net.model, (DIRECTED,), {})
+    vector, _ = energy.draw()
+    assert energy.moved == ["sociality_scale", "popularity_scale"]
+    assert energy(vector)[0].isfinite()
+    assert energy.values(vector)["popularity"].shape == (3,)
+
+
+@pytest.mark.slow
+def test_chains_of_a_directed_network():
+    net = LatentSpaceNetwork("h2", 3, directed=True, degrees=True).double()
+    posterior = infer.sample_posterior(net.model, DIRECTED, num_chains=2, num_samples=20, warmup=20, progress=False)
     assert posterior.samples["popularity"].shape == (2, 20, 3)
 
 
