@@ -65,10 +65,9 @@ class ConstantMasks(TorchFunctionMode):
         if func is torch.Tensor.__getitem__ or (func is torch.Tensor.__setitem__ and isinstance(args[2], Tensor)):
             args = (args[0], self._numbers(args[1]), *args[2:])
         out = func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        if name in _IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs:
+        if _changes(func, kwargs):
             self._known.clear()  # others may be views of what was changed
-        elif name in _OF_MASKS and isinstance(out, Tensor) and not private.is_real(out):
+        elif getattr(func, "__name__", "") in _OF_MASKS and isinstance(out, Tensor) and not private.is_real(out):
             values = [self._values(x) for x in flatten((args, kwargs))[0] if isinstance(x, Tensor)]
             if out.numel() <= _LARGEST_MASK and all(value is not None for value in values):
                 real = map_tensors(self._values, (args, kwargs))
@@ -85,6 +84,12 @@ class ConstantMasks(TorchFunctionMode):
             values = self._values(item) if is_mask else None
             found += [item] if values is None else private.computed(functools.partial(values.nonzero, as_tuple=True))
         return tuple(found) if len(found) > 1 or isinstance(index, tuple) else found[0]
+
+
+def _changes(func: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a function of torch changes a tensor in place."""
+    name = getattr(func, "__name__", "")
+    return name in _IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
 
 
 _LARGEST_MASK = 1_000_000
@@ -206,12 +211,16 @@ class IndicesInPython(TorchFunctionMode):
         self._known: dict[int, tuple[Tensor, Any]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         _, numbers = self._known.get(id(args[0]), (None, None)) if args else (None, None)
         if func in _READ and numbers is not None:
             return list(numbers) if isinstance(numbers, range) else numbers
-        out = func(*args, **(kwargs or {}))
-        if func is torch.arange and all(type(arg) is int for arg in args):
-            self._known[id(out)] = out, range(*args)
+        out = func(*args, **kwargs)
+        if _changes(func, kwargs):
+            self._known.clear()  # others may be views of what was changed
+        elif func is torch.arange:
+            if args and all(type(arg) is int for arg in args) and kwargs.keys() <= {"device"}:
+                self._known[id(out)] = out, range(*args)
         elif func in (torch.unbind, torch.Tensor.unbind) and isinstance(numbers, range):
             self._known.update((id(part), (part, number)) for part, number in zip(out, numbers, strict=True))
         elif func in _READ and any(isinstance(number, (torch.SymInt, torch.SymFloat)) for number in flatten(out)[0]):

@@ -133,8 +133,12 @@ class Energy:
 
     @property
     def all_scales_move(self) -> bool:
-        """Whether sites depend on others by locations and scales alone, and all that scales are computed from moves."""
-        return self._depend <= self._scaled.keys() and frozenset().union(*self._scales.values()) <= {*self.moved}
+        """Whether sites depend on others by locations and scales alone, and all that scales are computed from moves.
+
+        It is false without scales.
+        """
+        of_scales = frozenset().union(*self._scales.values())
+        return self.has_scales and self._depend <= self._scaled.keys() and of_scales <= {*self.moved}
 
     def move(self, vector: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         """A vector ``(D,)`` whose numbers are shifted, and the logarithm of the determinant of this map.

@@ -466,9 +466,10 @@ class Chains:
         weights = torch.tensor([mode.evidence for mode in found]).softmax(0).tolist()
         at = torch.stack([mode.vector for mode in found])
         nearest = torch.cdist(self.ladder.cold(fits), at).argmin(-1)
+        heights = (self.target.energies(at) + self.target.held).tolist()  # with respect to the numbers
         return [
-            {"energy": mode.energy + self.target.held, "weight": weight, "chains": int((nearest == number).sum())}
-            for number, (mode, weight) in enumerate(zip(found, weights, strict=True))
+            {"energy": height, "weight": weight, "chains": int((nearest == number).sum())}
+            for number, (height, weight) in enumerate(zip(heights, weights, strict=True))
         ]
 
     def _bar(self, numbers: range, words: str) -> Any:

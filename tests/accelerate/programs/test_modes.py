@@ -162,3 +162,33 @@ def test_traced_steps_hold_no_number_of_the_host(signature: str, monkeypatch: py
     (graph,) = graphs
     constants = [getattr(graph, node.target) for node in graph.graph.nodes if node.op == "get_attr"]
     assert not [value for value in constants if value.numel()]
+
+
+def test_indices_that_python_reads() -> None:
+    """A trace knows those that a tensor has now, in its dtype, and no others."""
+    found: list[Any] = []
+
+    def known(x: torch.Tensor) -> torch.Tensor:
+        indices = torch.arange(2, 5)
+        found.extend([[i.item() for i in indices], [int(i) for i in indices], indices.tolist()])
+        return x
+
+    compile_function(known, torch.ones(3))
+    assert found == 3 * [[2, 3, 4]]
+
+    def changed() -> torch.Tensor:
+        indices = torch.arange(3)
+        indices[0] = 7
+        return indices
+
+    unknown = [
+        changed,
+        lambda: torch.arange(3).add_(1),
+        lambda: torch.arange(0, 4, step=2),
+        lambda: torch.arange(end=3),
+        lambda: torch.arange(3, dtype=torch.float64),
+    ]
+    for make in unknown:
+        for read in (lambda t: next(iter(t)).item(), torch.Tensor.tolist):
+            with pytest.raises(RuntimeError, match=r"Python reads the value of a tensor|tolist\(\) is not supported"):
+                compile_function(lambda x, make=make, read=read: x * torch.tensor(read(make())), torch.ones(3))

@@ -71,6 +71,13 @@ def other_family():
         pyro.sample("y", dist.StudentT(4.0, 0.0, tau))
 
 
+def locations():
+    """Without a scale that is drawn there is no funnel."""
+    mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+    with pyro.plate("numbers", 3):
+        pyro.sample("x", dist.Normal(mean, 1.0))
+
+
 @pytest.mark.parametrize(
     ("program", "moved", "all_scales"),
     [
@@ -80,6 +87,7 @@ def other_family():
         (horseshoe, ["tau", "width"], True),
         (volatility, ["tau", "log_width"], True),
         (other_family, ["tau"], False),
+        (locations, ["mean"], False),
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )
