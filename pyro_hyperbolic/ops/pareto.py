@@ -11,6 +11,7 @@ from torch import Tensor
 _FEWEST, _SPREAD = 30, 3.0
 # The shape is drawn towards 1/2, as if so many more of the tail had that one.
 _PRIOR, _PRIOR_COUNT = 0.5, 10.0
+_EQUAL = 1e-3  # differences of weights, in units of the greatest, that are no tail
 
 FEWEST_WEIGHTS = 25
 """So many weights at least have a tail that can be fitted, of five."""
@@ -27,7 +28,8 @@ def pareto_smoothed(log_weights: Tensor) -> tuple[Tensor, Tensor]:
 
     :param log_weights: ``(S, ...)``, up to a constant for each of the other places.
     :returns: the smoothed ones ``(S, ...)``, the greatest of which is about 0, and ``k`` ``(...)``, both in float64.
-        Where the weights of the tail are equal ``k`` is 0; where most of them vanish beside the greatest, infinite.
+        Where the weights of the tail are equal, to a thousandth if rounding leaves no fit, ``k`` is 0; where most of
+        them vanish beside the greatest, infinite.
 
     >>> log_weights = -0.5 * torch.linspace(0.0005, 0.9995, 1000).log()  # P(w > t) = t**-2
     >>> smoothed, k = pareto_smoothed(log_weights)
@@ -47,7 +49,7 @@ def pareto_smoothed(log_weights: Tensor) -> tuple[Tensor, Tensor]:
     smooth = (cutoff + scale * torch.expm1(-k * torch.log1p(-share)) / k).log().clamp(max=0.0)
     known = k.isfinite()
     smoothed = torch.empty_like(values).scatter(0, order, torch.cat([body, torch.where(known, smooth, tail)]))
-    return smoothed, torch.where(known, k, torch.where(excess[-1] == 0, 0.0, torch.inf * excess[-1]))
+    return smoothed, torch.where(known, k, torch.where(excess[-1] <= _EQUAL, 0.0, torch.inf * excess[-1]))
 
 
 def _fitted(excess: Tensor) -> tuple[Tensor, Tensor]:
