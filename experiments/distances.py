@@ -88,7 +88,7 @@ class Distances(Experiment):
         ]
 
     def shape(self, cell: DistanceCell) -> Hashable:
-        return cell
+        return object()  # every run is stored before the next one begins
 
     def part(self, cell: DistanceCell) -> Distances:
         """With fewer and shorter chains where there are half a million pairs."""
