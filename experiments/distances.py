@@ -109,23 +109,17 @@ class Distances(Experiment):
                 found = summary(embedding, d, self.draw(embedding, d, job, session))
             metrics.append(found)
             session.progress.advance(self.epochs, describe(jobs))
-        for job in jobs:
-            self._checkpoint(job, session).unlink(missing_ok=True)
         return metrics
 
     def draw(self, embedding: DistanceEmbedding, d: Tensor, job: Job, session: Session) -> Posterior:
         """The chains of a seed, which find their own start."""
         options: dict[str, Any] = {"num_samples": self.num_samples, "warmup": self.warmup, "seed": job.seed}
-        path = self._checkpoint(job, session)
+        path = session.store.checkpoint_path([job])
+        path.parent.mkdir(parents=True, exist_ok=True)
         with torch.device(session.device):
             return sample_posterior(
                 embedding.model, d, num_chains=self.num_chains, progress=False, checkpoint=path, **options
             )
-
-    def _checkpoint(self, job: Job, session: Session) -> Any:
-        path = session.store.checkpoint_path([job])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
 
     def build(self, cell: DistanceCell, num_points: int, dim: int = 2) -> DistanceEmbedding:
         """The model of a cell."""

@@ -28,8 +28,8 @@ def pareto_smoothed(log_weights: Tensor) -> tuple[Tensor, Tensor]:
 
     :param log_weights: ``(S, ...)``, up to a constant for each of the other places.
     :returns: the smoothed ones ``(S, ...)``, the greatest of which is about 0, and ``k`` ``(...)``, both in float64.
-        Where the weights of the tail are equal, to a thousandth if rounding leaves no fit, ``k`` is 0; where most of
-        them vanish beside the greatest, infinite.
+        Where the weights of the tail are equal to a thousandth ``k`` is 0, for they differ by rounding or by nothing
+        that matters; where most of them vanish beside the greatest, infinite.
 
     >>> log_weights = -0.5 * torch.linspace(0.0005, 0.9995, 1000).log()  # P(w > t) = t**-2
     >>> smoothed, k = pareto_smoothed(log_weights)
@@ -49,7 +49,7 @@ def pareto_smoothed(log_weights: Tensor) -> tuple[Tensor, Tensor]:
     smooth = (cutoff + scale * torch.expm1(-k * torch.log1p(-share)) / k).log().clamp(max=0.0)
     known = k.isfinite()
     smoothed = torch.empty_like(values).scatter(0, order, torch.cat([body, torch.where(known, smooth, tail)]))
-    return smoothed, torch.where(known, k, torch.where(excess[-1] <= _EQUAL, 0.0, torch.inf * excess[-1]))
+    return smoothed, torch.where(excess[-1] <= _EQUAL, 0.0, torch.where(known, k, torch.inf * excess[-1]))
 
 
 def _fitted(excess: Tensor) -> tuple[Tensor, Tensor]:

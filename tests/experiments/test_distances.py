@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ import torch
 from experiments import Distances, Job
 from experiments.distances import GRAPHS, DistanceCell, scores
 from experiments.report.distances import PUBLISHED
+from experiments.store import RunStore
+from experiments.sweep import sweep
 from pyro_hyperbolic import Euclidean, datasets
 from pyro_hyperbolic.analysis import hyperbolic_mds
 from tests.helpers import same
@@ -46,3 +50,17 @@ def test_a_curvature_that_is_drawn_is_reported() -> None:
     _, found = experiment.fit(experiment.build(flat, len(DISTANCES)), DISTANCES, Job(experiment, flat, 0))
     assert "c" not in found
     assert [flat.name, cell.name] == ["karate, flat, mode", "karate, c drawn, mode"]
+
+
+def test_an_interruption_keeps_the_runs_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment, store, fit = replace(Distances(), epochs=2, seeds=2), RunStore(tmp_path), Distances.fit
+
+    def interrupted(self: Distances, *args: Any) -> Any:
+        if args[2].seed == 1:
+            raise KeyboardInterrupt
+        return fit(self, *args)
+
+    monkeypatch.setattr(Distances, "fit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(experiment, store, patterns=["karate, flat, mode"])
+    assert [record["seed"] for record in store.records("distances").values()] == [0]

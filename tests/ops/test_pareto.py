@@ -32,16 +32,19 @@ def test_finds_the_shape() -> None:
 
 def test_weights_without_a_tail() -> None:
     nothing = -torch.inf
-    log_weights = torch.full((100, 6), nothing)
+    log_weights = torch.full((100, 8), nothing)
     log_weights[:, 1] = 3.0  # all equal
     log_weights[0, 2] = 0.0  # one has all the weight
     log_weights[:, 3] = torch.linspace(-1e4, 0.0, 100)  # the next but one has none in float64
     log_weights[:, 4] = 0.0
     log_weights[:3, 4] = 1e-6  # all equal but for their rounding
     log_weights[:3, 5] = 0.0  # a few have all the weight
-    smoothed, k = pareto_smoothed(log_weights.reshape(100, 3, 2))
+    log_weights[:, 6] = 1e-8 * torch.linspace(0.01, 0.99, 100) ** -2  # so are these, though a fit finds a heavy tail
+    log_weights[:, 7] = torch.linspace(0.01, 0.99, 100).log()
+    smoothed, k = pareto_smoothed(log_weights.reshape(100, 4, 2))
     assert k[0, 0].isnan()  # no weight at all
-    assert k.flatten().tolist()[1:] == [0.0, torch.inf, torch.inf, 0.0, torch.inf]
+    assert k.flatten().tolist()[1:][:-1] == [0.0, torch.inf, torch.inf, 0.0, torch.inf, 0.0]
+    assert k[-1, -1] < 0  # a fit, with a bound
     assert torch.equal(smoothed[:, 0, 1], torch.zeros(100, dtype=torch.float64))
     assert smoothed[:, 1, 0].exp().tolist() == [1.0] + 99 * [0.0]
     with pytest.raises(ValueError, match="at least 25 in the first dimension, got 24"):
