@@ -112,13 +112,20 @@ class Distances(Experiment):
         return metrics
 
     def draw(self, embedding: DistanceEmbedding, d: Tensor, job: Job, session: Session) -> Posterior:
-        """The chains of a seed, which find their own start."""
+        """The chains of a seed, which find their own start; on the largest graph they begin at the mode of the seed."""
+        start = self.fit(embedding, d, job, session.compile)[0] if job.cell.graph == "csphd" else None
         options: dict[str, Any] = {"num_samples": self.num_samples, "warmup": self.warmup, "seed": job.seed}
         path = session.store.checkpoint_path([job])
         path.parent.mkdir(parents=True, exist_ok=True)
         with torch.device(session.device):
             return sample_posterior(
-                embedding.model, d, num_chains=self.num_chains, progress=False, checkpoint=path, **options
+                embedding.model,
+                d,
+                num_chains=self.num_chains,
+                start=start,
+                progress=False,
+                checkpoint=path,
+                **options,
             )
 
     def build(self, cell: DistanceCell, num_points: int, dim: int = 2) -> DistanceEmbedding:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -56,20 +58,36 @@ class Descent:
 
 def hessian(gradients: Gradients, vector: Tensor, count: int) -> Tensor:
     """That of the energy at a vector ``(D,)``, by differences of gradients, ``count`` of which come at a time."""
-    step = torch.finfo(vector.dtype).eps ** (1 / 3) * (1 + vector.abs())
-    moves, found = torch.cat([torch.diag(step), -torch.diag(step)]), []
-    for part in moves.split(count):
-        points = vector + torch.cat([part, part.new_zeros(count - len(part), len(vector))])
-        found.append(gradients(points)[1][: len(part)])
-    up, down = torch.cat(found).split(len(vector))
-    matrix = (up - down) / (2 * step.unsqueeze(-1))
+    matrix = torch.cat([part for _, part in _rows(gradients, vector, count)])
     return 0.5 * (matrix + matrix.mT)
+
+
+def diagonal(gradients: Gradients, vector: Tensor, count: int) -> Tensor:
+    """That of the :func:`hessian`, of which no more than a few rows are held."""
+    found = _rows(gradients, vector, count)
+    return torch.cat([part.gather(-1, rows.unsqueeze(-1)).squeeze(-1) for rows, part in found])
+
+
+def _rows(gradients: Gradients, vector: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The second derivatives, a few rows at a time, and which these are."""
+    step = torch.finfo(vector.dtype).eps ** (1 / 3) * (1 + vector.abs())
+    for rows in torch.arange(len(vector), device=vector.device).split(max(1, count // 2)):
+        moves = vector.new_zeros(count, len(vector))
+        at = torch.arange(len(rows), device=vector.device)
+        moves[at, rows], moves[at + len(rows), rows] = step[rows], -step[rows]
+        found = gradients(vector + moves)[1][: 2 * len(rows)]
+        up, down = found.chunk(2)
+        yield rows, (up - down) / (2 * step[rows].unsqueeze(-1))
 
 
 def root_of_inverse(matrix: Tensor) -> Tensor:
     """A root ``A`` with ``A A^T`` the inverse of a matrix, whose eigenvalues are taken to be at least 1.
 
     A direction in which the energy is flat, or curved the wrong way, is as wide as the others allow.
+
+    :param matrix: ``(D, D)``, or the diagonal ``(D,)`` of one, for the diagonal of a root.
     """
+    if matrix.dim() == 1:
+        return matrix.abs().clamp(min=1.0).rsqrt()
     values, vectors = eigh(matrix)
     return vectors * values.abs().clamp(min=1.0).rsqrt()

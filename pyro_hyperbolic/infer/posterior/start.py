@@ -11,8 +11,8 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_hyperbolic.accelerate.hmc import State
-from pyro_hyperbolic.infer.posterior.fits import hessian, root_of_inverse
+from pyro_hyperbolic.accelerate.hmc import Metric, State
+from pyro_hyperbolic.infer.posterior.fits import diagonal, hessian, root_of_inverse
 from pyro_hyperbolic.infer.posterior.jumps import Jumps
 from pyro_hyperbolic.infer.posterior.target import Target
 
@@ -21,7 +21,7 @@ _SMALL_RATE = 0.01  # of one that is to end near to where it begins
 # How often points are moved and fitted again: for each of them, at most, in how many steps, and how often it is looked
 # anew which of them are near each other. Half as often where there are so many fits that some will be good.
 _SWEEPS, _MOST_SWEEPS, _FEW_STEPS, _LOOKS, _MANY = 4, 240, 15, 10, 128
-_LARGEST_DENSE = 1000  # numbers of a vector; beyond, nothing is known of the shape
+_LARGEST_DENSE = 1000  # numbers of a vector; beyond, every number has a width of its own
 _MOST_MODES = 8
 _NEAR = 0.5  # standard deviations in every direction, within which fits are one: they do not end at the very same place
 _NORMAL = 0.2, 5.0  # excess energies between which a fit tells where the posterior is
@@ -32,8 +32,8 @@ class Mode:
     """A fit, and the normal approximation there.
 
     :ivar vector: ``(D,)``.
-    :ivar root: of the covariance, ``(D, D)``.
-    :ivar evidence: the logarithm of the integral of the approximation.
+    :ivar root: of the covariance, ``(D, D)``, or ``(D,)`` with the width of each number where the others stay.
+    :ivar evidence: the logarithm of the integral of the approximation; with widths alone it is at least that.
     :ivar fall: by how much a Newton step would lower the energy.
     """
 
@@ -45,7 +45,11 @@ class Mode:
 
     def are_here(self, vectors: Tensor) -> Tensor:
         """Which fits ``(P, D)`` are this one. Its mirror image has the same energy and is another."""
-        return torch.linalg.solve(self.root, (vectors - self.vector).mT).square().mean(0) <= _NEAR**2
+        return Metric(self.root).whitened(vectors - self.vector).square().mean(-1) <= _NEAR**2
+
+    def draw(self, noise: Tensor) -> Tensor:
+        """One of the approximation."""
+        return self.vector + Metric(self.root).times(noise)
 
 
 @dataclass
@@ -82,7 +86,7 @@ def find_start(target: Target, start: Mapping[str, Tensor] | Callable[..., Any] 
     x, root = target.turned(begin), torch.ones_like(best)
     # A fit of less evidence than the prior alone is the tip of a funnel, where there is no mass.
     if found:
-        root = torch.eye(len(best), dtype=best.dtype, device=best.device)
+        root = root.diag() if found[0].root.dim() == 2 else root
         if found[0].evidence > target.prior_evidence:
             x, root, best = places, found[0].root, found[0].vector
     energy, gradient = target.gradients(x)
@@ -109,8 +113,7 @@ def modes(target: Target, fits: Tensor) -> list[Mode]:
     Fits of far lower energy than others need not be better: where a scale tends to 0 and all that it scales with it,
     there is a narrow spike without mass. So the best of the others are looked at too.
     """
-    if target.size > _LARGEST_DENSE:
-        return []
+    curvature = hessian if target.size <= _LARGEST_DENSE else diagonal
     energies = target.energies(fits)
     found: list[Mode] = []
     lowest, count, known = math.inf, 0, torch.zeros_like(energies, dtype=torch.bool)
@@ -122,13 +125,14 @@ def modes(target: Target, fits: Tensor) -> list[Mode]:
             lowest, count = energy, 0
         if bool(known[index]) or count == _MOST_MODES:
             continue
-        matrix = hessian(target.gradients, fits[index], target.count)
+        matrix = curvature(target.gradients, fits[index], target.count)
         if bool(matrix.isfinite().all()):
             root = root_of_inverse(matrix)
-            log_volume = 0.5 * target.size * math.log(2 * math.pi) + torch.linalg.slogdet(root).logabsdet.item()
+            log_det = root.log().sum() if root.dim() == 1 else torch.linalg.slogdet(root).logabsdet
+            log_volume = 0.5 * target.size * math.log(2 * math.pi) + log_det.item()
             here = target.filled(fits[index : index + 1])
             added = target.added(here)[0].item()
-            fall = 0.5 * (target.gradients(here)[1][0] @ root).square().sum().item()
+            fall = 0.5 * Metric(root).transposed(target.gradients(here)[1][0]).square().sum().item()
             found.append(Mode(fits[index], energy, root, log_volume - energy - added, fall))
             known |= found[-1].are_here(fits)
             count += 1
@@ -155,7 +159,7 @@ def _places(target: Target, found: list[Mode]) -> Tensor:
     places = (torch.arange(target.count) + torch.rand(())) / target.count
     shares = torch.searchsorted(weights.cumsum(0), places).clamp(max=len(found) - 1)
     chosen = shares[torch.randperm(target.count)].tolist()
-    draws = torch.stack([found[k].vector + found[k].root @ row for k, row in zip(chosen, noise, strict=True)])
+    draws = torch.stack([found[k].draw(row) for k, row in zip(chosen, noise, strict=True)])
     lowest = torch.tensor([found[k].energy for k in chosen], dtype=draws.dtype, device=draws.device)
     excess = (target.gradients(draws)[0] - lowest) / (0.5 * noise.square().sum(-1))
     near = _NORMAL[0] < excess.nan_to_num(math.inf).median().item() < _NORMAL[1]

@@ -17,7 +17,7 @@ from benchmarks.posterior_cases import CASES
 from benchmarks.posteriors import measure
 from pyro_hyperbolic import Lorentz, PoincareBall, Sphere
 from pyro_hyperbolic.infer import sample_posterior
-from pyro_hyperbolic.infer.posterior import sampler, start
+from pyro_hyperbolic.infer.posterior import fits, sampler, start
 from pyro_hyperbolic.infer.posterior.energy import Energy
 from pyro_hyperbolic.infer.posterior.gauge import blocks
 from pyro_hyperbolic.infer.posterior.start import find_start, modes
@@ -369,8 +369,10 @@ def test_mirror_images_are_two_modes():
         assert (start._places(target, found) > 0).sum() == 3
 
 
-def test_a_spike_of_low_energy_is_no_start():
+@pytest.mark.parametrize("largest", [1000, 10])
+def test_a_spike_of_low_energy_is_no_start(largest, monkeypatch):
     """Where a scale tends to 0, and what it scales with it, the density has no bound and next to no mass."""
+    monkeypatch.setattr(start, "_LARGEST_DENSE", largest)
     pyro.set_rng_seed(0)
     observed = torch.randn(20, 2) + torch.randn(3, 20, 2)
 
@@ -392,6 +394,31 @@ def test_a_spike_of_low_energy_is_no_start():
     begins = [modes(target, fits)[0].vector, *begin.x, begin.best]
     begins = torch.stack([energy.values(x)["scale"] for x in begins])
     assert (begins - scales[proper].mean()).abs().max() < 0.5
+
+
+def test_where_programs_of_many_numbers_begin(monkeypatch):
+    """Around the fits, as others do, with what numbers tell each by itself."""
+    width = torch.tensor([0.01, 0.1, 1.0]).repeat(4)
+
+    def program(observed):
+        x = pyro.sample("x", dist.Normal(0.0, 3.0).expand([12]).to_event(1))
+        y = pyro.sample("y", dist.Normal(x.sum(), 1.0))
+        pyro.sample("z", dist.Normal(torch.stack([x, x + 0.0 * y]), width).to_event(2), obs=observed)
+
+    pyro.set_rng_seed(0)
+    observed = 3 * torch.randn(12) + torch.zeros(2, 12)
+    target = Target(Energy(program, (observed,), {}), 5)
+    at = target.prior[0]
+    matrix = fits.hessian(target.gradients, at, 5)
+    expected = (torch.cat([2 / width**2 + 1 / 9, torch.zeros(1)])).diag()
+    expected += torch.cat([torch.ones(12), -torch.ones(1)]).outer(torch.cat([torch.ones(12), -torch.ones(1)]))
+    torch.testing.assert_close(matrix, expected.to(matrix), rtol=0.02, atol=0.02)
+    torch.testing.assert_close(fits.diagonal(target.gradients, at, 5), matrix.diagonal())
+    monkeypatch.setattr(start, "_LARGEST_DENSE", 12)
+    begin = find_start(target, None)
+    torch.testing.assert_close(begin.root, matrix.diagonal().rsqrt(), rtol=0.02, atol=0.0)
+    away = torch.stack([target.energy.values(x)["x"] for x in begin.x]) - observed[0]
+    assert (away.abs() < 5 * width).all()
 
 
 def test_where_every_fit_ends_in_a_spike_noise_tells_where_to_begin():
