@@ -25,9 +25,9 @@ class Table(ABC):
     command: ClassVar[str]
     """Its name on the command line."""
 
-    @abstractmethod
     def shape(self, cell: Any) -> Hashable:
-        """Cells of one shape are trained together."""
+        """Runs of one shape are trained together; by default each is finished, and stored, before the next one."""
+        return object()
 
     @abstractmethod
     def settings_of(self, cell: Any) -> dict[str, Any]:

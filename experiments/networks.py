@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,9 +96,6 @@ class Networks(Experiment):
         if cell.data in SAMPLED:
             return self
         return replace(self, **_OF_CHAINS)
-
-    def shape(self, cell: Any) -> Hashable:
-        return object()  # every run is finished by itself, and stored before the next one begins
 
     def run(self, jobs: Sequence[Job], session: Session) -> list[dict[str, Any]]:
         tasks: dict[str, Callable[[Job, Session], dict[str, Any]]] = {HELD_OUT: self._predict, EVIDENCE: self._evidence}
