@@ -22,6 +22,7 @@ from pyro_hyperbolic.accelerate.leapfrog import CapturedLeapfrog
 from pyro_hyperbolic.accelerate.programs.functional import check_program
 from pyro_hyperbolic.accelerate.programs.modes import Largest
 from pyro_hyperbolic.infer.posterior.energy import Energy, Program
+from pyro_hyperbolic.infer.posterior.funnel import Funnel
 from pyro_hyperbolic.infer.posterior.jumps import Jumps
 from pyro_hyperbolic.infer.posterior.moves import Points
 from pyro_hyperbolic.infer.posterior.result import Posterior
@@ -184,7 +185,8 @@ class Chains:
     def __init__(self, target: Target, ladder: Ladder, settings: dict[str, Any], clock: _Clock, progress: bool) -> None:
         self.target, self.ladder, self.settings, self.clock, self.progress = target, ladder, settings, clock, progress
         self.gradients = ladder.gradients(target.gradients)
-        self.leap = CapturedLeapfrog(ladder.gradients(target.plain_gradients))
+        self.funnel = Funnel(target.energy, target.prior)
+        self.leap = self._leapfrog()
         self.points: list[Points] = []
         self.scales = ScaleMoves(target)
         first = 0.5 / target.size**0.25
@@ -231,7 +233,10 @@ class Chains:
                 if self.ladder.is_one:  # otherwise places come from other temperatures
                     stuck = accepted / (number + 1) < _STUCK
                     self._restart(stuck | _worse(torch.stack([s.energy for s in seen])) if self.points else stuck)
-                self.metric = self.metric.learned(*self.ladder.pooled(seen))
+                if self.ladder.is_one and number + 1 > windows[0]:
+                    self.funnel.learn(_joined(seen))
+                    self.leap = self._leapfrog()
+                self.metric = self.metric.learned(*self.ladder.pooled([self.funnel.enter(s) for s in seen]))
                 for points in self.points:
                     points.learn()
                 if self.target.loosen(torch.cat([self.ladder.cold(s.x) for s in seen])):
@@ -306,6 +311,7 @@ class Chains:
                 "numbers": energy.size,
                 "restarted": self.restarted,
                 "oriented": sorted(set(oriented) - latents),
+                **({"leads": self.funnel.leads} if self.funnel.leads else {}),
                 **self.scales.settings,
                 **({} if self.ladder.is_one else {"exchanges": self.ladder.acceptance, "trips": self.ladder.trips}),
             },
@@ -330,6 +336,7 @@ class Chains:
             "terms": [[block.reference, block.weight, block.proper, block.free] for block in self.target.blocks],
             "moves": [points.state() for points in self.points],
             "scales": self.scales.state(),
+            "funnel": self.funnel.state(),
             "draws": torch.stack(self.draws),
             "sweeps": {field: torch.stack([getattr(sweep, field) for sweep in self.sweeps]) for field in _FIELDS},
             "seconds": self.clock.seconds,
@@ -362,6 +369,8 @@ class Chains:
         for points, known in zip(self.points, state["moves"], strict=True):
             points.load(known)
         self.scales.load(state["scales"])
+        self.funnel.load(state["funnel"])
+        self.leap = self._leapfrog()
         self.size, self.jumps, self.every, self.restarted, self.steps = state["numbers"]
         self.draws = list(state["draws"])
         rows = zip(*state["sweeps"].values(), strict=True)
@@ -401,8 +410,14 @@ class Chains:
         return (own / first * size).repeat_interleave(self.ladder.chains), steps
 
     def _move(self, size: Any, steps: int) -> Sweep:
-        self.state, sweep = trajectories(self.leap, self.state, self.metric, size, steps)
+        start = self.funnel.enter(self.state)
+        there, sweep = trajectories(self.leap, start, self.metric, size, steps)
+        # Those that stay do so to the last digit.
+        self.state = self.state.taken(self.funnel.leave(there), (there.x != start.x).any(-1))
         return sweep
+
+    def _leapfrog(self) -> CapturedLeapfrog:
+        return CapturedLeapfrog(self.funnel.gradients(self.ladder.gradients(self.target.plain_gradients)))
 
     def _restart(self, stuck: Tensor) -> None:
         """Chains that cannot leave where they began, or where there is next to no mass, go on from where others are."""
@@ -474,6 +489,10 @@ class Chains:
 
     def _bar(self, numbers: range, words: str) -> Any:
         return tqdm(numbers, words, disable=None if self.progress else True)
+
+
+def _joined(states: list[State]) -> State:
+    return State(*(torch.cat([getattr(state, f.name) for state in states]) for f in dataclasses.fields(State)))
 
 
 def _worse(energies: Tensor) -> Tensor:
