@@ -107,7 +107,7 @@ class Results:
         lines = [
             f"* Runs: {len(self.finished)} of {wanted} ({self.experiment.seeds} per cell).",
             f"* Settings: {settings}.",
-            *(f"* {count} runs on {machine}." for machine, count in machines.items()),
+            *(f"* {count} run{'s' * (count > 1)} on {machine}." for machine, count in machines.items()),
             f"* Total time of all processes: {duration(seconds)}. Processes that share a device slow each other down.",
             f"* Command: `python -m experiments {' '.join(self._arguments())}`.",
         ]
