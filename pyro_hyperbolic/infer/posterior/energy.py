@@ -173,7 +173,9 @@ class Energy:
             name: [torch.as_tensor(c, dtype=self.dtype, device=self.device) for c in space.curvatures]
             for name, space in spaces.found.items()
         }
-        return -(log_joint + log_det), self._log_scales(trace), curvatures
+        # Densities of data may be wider than the latents.
+        energy = -torch.as_tensor(log_joint + log_det).to(self.dtype)
+        return energy, self._log_scales(trace).to(self.dtype), curvatures
 
     def _log_scales(self, trace: Any) -> Tensor:
         total = torch.zeros((), dtype=self.dtype, device=self.device)

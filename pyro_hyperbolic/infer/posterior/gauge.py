@@ -161,7 +161,7 @@ class Block:
         for number in self.weight.nonzero().flatten().tolist():
             m = torch.einsum("pna,nb->pab", vectors[:, self.columns], self.reference[number])
             q, t = torch.linalg.qr(m)
-            q = q * torch.where(t.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).unsqueeze(-2)
+            q = q * torch.where(t.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype).unsqueeze(-2)
             if bool(self.proper[number]):
                 q[..., -1] *= _hand(q).unsqueeze(-1)
             columns = self.columns[self.reference[number].any(-1)]
@@ -207,8 +207,10 @@ def _trace_of_axes(m: Tensor) -> tuple[Tensor, Tensor]:
 def _trace_of_few(m: Tensor) -> tuple[Tensor, Tensor]:
     """The same of few rows, number by number: one kernel, where every vector of the other way is one of its own.
 
-    An axis is a sum of rows, with weights that follow from the products of rows alone.
+    An axis is a sum of rows, with weights that follow from the products of rows alone. Of a row that is parallel
+    to those before it rounding leaves nothing, and its axis might have any length.
     """
+    limits = torch.finfo(m.dtype)
     all_products = (m.unsqueeze(-2) * m.unsqueeze(-3)).sum(-1)
     rows, products = ([row.unbind(-1) for row in x.unbind(-2)] for x in (m, all_products))
     trace: Any = 0.0
@@ -216,9 +218,9 @@ def _trace_of_few(m: Tensor) -> tuple[Tensor, Tensor]:
     weights: list[Any] = []
     for k, own in enumerate(products):
         along = [sum(map(mul, axis, own)) for axis in weights]
-        length = (own[k] - sum(map(square, along))).clamp(min=torch.finfo(m.dtype).tiny).rsqrt()
+        length = torch.maximum(own[k] - sum(map(square, along)), limits.eps * own[k] + limits.tiny).rsqrt()
         axis = [-sum(map(mul, along[b:], (w[b] for w in weights[b:]))) * length for b in range(k)] + [length]
-        last = sum(map(mul, axis, (row[k] for row in rows)))
+        last = sum(map(mul, axis, (row[k] for row in rows))).clamp(-1.0, 1.0)
         trace = trace + last
         weights.append(axis)
     return trace, last

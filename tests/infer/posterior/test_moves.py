@@ -352,6 +352,16 @@ def test_axes_number_by_number(dim):
         torch.testing.assert_close(torch.autograd.grad(trace.sum(), m)[0], slope)
 
 
+@pytest.mark.parametrize("dim", [2, 3, 5])
+def test_axes_of_parallel_rows(dim):
+    """Rounding leaves nothing of a row that is parallel to another one, but the trace is that of units."""
+    torch.manual_seed(0)
+    m = (torch.randn(1000, 1, dim) * torch.randn(1000, dim, 1)).float()
+    for trace, last in (gauge._trace_of_few(m), gauge._trace_of_axes(m)):
+        assert last.abs().max() <= 1 + 1e-6
+        assert trace.abs().max() <= dim + 1e-5
+
+
 def test_fits_at_zero_do_not_tell_what_turns():
     """Probabilities that are even are 0 on their unconstrained scale, and turning them is no symmetry."""
     torch.manual_seed(0)
@@ -379,6 +389,7 @@ def test_a_large_energy_hides_nothing():
 
     block.hold(turns, fits, prior, fits[0])
     assert block.free == [("z",)]
+    assert block.turned(fits).dtype == torch.float32
     block.hold(lambda x: turns(x) + x[:, 0].tanh(), fits, prior, fits[0])
     assert not block.free
 

@@ -331,6 +331,18 @@ def test_supports_that_move_are_not_looked_at():
     assert Energy(program, (), {})(torch.tensor([3.0]))[0].isfinite()
 
 
+def test_energies_are_as_wide_as_the_latents():
+    """Whatever the data are."""
+
+    def program():
+        x = pyro.sample("x", dist.Normal(torch.zeros((), dtype=torch.float32), 1.0))
+        pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor(2.0, dtype=torch.float64))
+
+    energy = Energy(program, (), {})
+    vector = energy.vector_of({"x": torch.tensor(0.5, dtype=torch.float32)})
+    assert energy.dtype == vector.dtype == energy(vector)[0].dtype == torch.float32
+
+
 def test_names_of_sites_mean_nothing():
     def program():
         x = pyro.sample("x_coords", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
