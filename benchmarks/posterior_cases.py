@@ -137,10 +137,10 @@ def leaves12() -> Case:
     tree = networkx.full_rary_tree(2, 23)
     leaves = [node for node in tree if tree.degree(node) == 1]
     exact = datasets.graph_distances(tree)[leaves][:, leaves]
-    noise = 0.2 * torch.randn(exact.shape, generator=torch.Generator().manual_seed(0)).triu(1)
+    noise = 0.2 * _normal(exact.shape, 0).triu(1)
     distances = (exact + noise + noise.T).clamp(min=0)
     i, j = torch.triu_indices(12, 12, 1)
-    return Case(lambda x: _distances(x, 12, 2), (distances[i, j],))
+    return Case(lambda x: _distances(x, 12, 2), (_rounded(distances[i, j]),))
 
 
 def leaves60(dim: int) -> Case:
@@ -151,13 +151,12 @@ def leaves60(dim: int) -> Case:
         node = ends.pop(int(torch.randint(len(ends), (), generator=generator)))
         for _ in range(2):
             child = tree.number_of_nodes() or 1
-            tree.add_edge(node, child, weight=float(0.5 + torch.rand((), generator=generator)))
+            tree.add_edge(node, child, weight=float(0.5 + torch.rand((), generator=generator, dtype=torch.float64)))
             ends.append(child)
     lengths = dict(networkx.all_pairs_dijkstra_path_length(tree))
-    distances = torch.tensor([[lengths[a][b] for b in ends] for a in ends])
+    distances = torch.tensor([[lengths[a][b] for b in ends] for a in ends], dtype=torch.float64)
     i, j = torch.triu_indices(60, 60, 1)
-    noise = 0.3 * torch.randn(len(i), generator=torch.Generator().manual_seed(1))
-    return Case(lambda x: _distances(x, 60, dim), (distances[i, j] + noise,))
+    return Case(lambda x: _distances(x, 60, dim), (_rounded(distances[i, j] + 0.3 * _normal(i.shape, 1)),))
 
 
 def karate() -> Case:
@@ -182,9 +181,18 @@ def karate() -> Case:
 def tree40() -> Case:
     """A ternary tree of 40 nodes: distances along the tree, with noise of 0.2. Do intervals hold those without?"""
     i, j = torch.triu_indices(40, 40, 1)
-    exact = datasets.graph_distances(networkx.full_rary_tree(3, 40))[i, j].to(torch.get_default_dtype())
-    noise = 0.2 * torch.randn(len(i), generator=torch.Generator().manual_seed(0))
-    return Case(lambda x: _distances(x, 40, 2), (exact + noise,), truth={"z": exact})
+    exact = datasets.graph_distances(networkx.full_rary_tree(3, 40))[i, j]
+    noisy = exact + 0.2 * _normal(i.shape, 0)
+    return Case(lambda x: _distances(x, 40, 2), (_rounded(noisy),), truth={"z": _rounded(exact)})
+
+
+def _normal(shape: torch.Size, seed: int) -> Tensor:
+    """The same numbers whatever the default dtype is."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _rounded(data: Tensor) -> Tensor:
+    return data.to(torch.get_default_dtype())
 
 
 CASES: dict[str, Callable[[], Case]] = {

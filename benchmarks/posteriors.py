@@ -45,6 +45,7 @@ def measure(name: str, seed: int, device: str, options: dict[str, Any]) -> dict[
     row: dict[str, Any] = {
         "case": name,
         "seed": seed,
+        "dtype": _dtype(),
         "seconds": seconds,
         "compile": posterior.seconds["compile"],
         "r_hat": max(d.r_hat for d in found.values()),
@@ -123,15 +124,15 @@ def rows_of(args: argparse.Namespace, done: Rows) -> Iterator[dict[str, Any]]:
     """The posteriors that are not measured yet."""
     options = {name: getattr(args, name) for name in ("num_chains", "num_samples", "warmup", "hottest")}
     options = {name: value for name, value in options.items() if value is not None}
-    known = {(row.get("case"), row.get("seed")) for row in done}
+    known = {(row.get("case"), row.get("seed"), row.get("dtype")) for row in done}
     for name in args.cases or [name for name in CASES if not name.startswith("60")]:
         for seed in range(args.seeds):
-            if (name, seed) not in known:
+            if (name, seed, _dtype()) not in known:
                 yield measure(name, seed, args.device, options)
 
 
 def run(args: argparse.Namespace) -> Rows:
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(torch.float32 if args.float32 else torch.float64)
     known = earlier(args, _read)
     rows: Rows = [] if known is None else known["rows"]
     found = calibrate(args.calibration, args.processes, rows) if args.calibration else rows_of(args, rows)
@@ -145,6 +146,10 @@ def run(args: argparse.Namespace) -> Rows:
             ranks = [row["rank"] for row in rows if row.get("space") == space]
             print(f"{space}: {len(ranks)} replicates, p = {uniformity(ranks):.3f}")
     return rows
+
+
+def _dtype() -> str:
+    return str(torch.get_default_dtype()).removeprefix("torch.")
 
 
 def _shown(value: Any) -> str:
@@ -165,6 +170,7 @@ def parser() -> argparse.ArgumentParser:
         p.add_argument(option, type=positive(int), help="as of sample_posterior (default: that of the case)")
     p.add_argument("--hottest", type=positive(float), help="temperature, as of sample_posterior")
     p.add_argument("--seeds", type=positive(int), default=1, help="runs of each, with seeds from 0")
+    p.add_argument("--float32", action="store_true", help="in float32; otherwise in float64")
     p.add_argument("--calibration", type=positive(int), metavar="N", help="calibrate with so many replicates instead")
     p.add_argument("--processes", type=positive(int), default=2, help="for the calibration")
     add_common(p, "--device")
