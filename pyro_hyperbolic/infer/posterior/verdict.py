@@ -53,7 +53,10 @@ def findings(record: Record, diagnostics: Mapping[str, Diagnosis]) -> list[Findi
         out.append(Finding(f"{numbered(sorted(record.failed))} failed", remedy))
     for name in [name for name in record.samples if name not in record.deterministic]:
         if all(d.is_constant for group, d in diagnostics.items() if group == name or group.endswith(f" of {name}")):
-            out.append(Finding(f"{name} is the same in all draws", "another start=, and a check of the model"))
+            remedy = "another start=, and a check of the model"
+            if _single(record):
+                remedy = f"float64, or {remedy}"
+            out.append(Finding(f"{name} is the same in all draws", remedy))
     for name, share in record.at_the_border().items():
         if share > _MOST_AT_THE_BORDER:
             kind = str(record.samples[name].dtype).removeprefix("torch.")

@@ -62,7 +62,12 @@ COMPLAINTS = {
         r"not finite in 2 chains \(0, 1\) \(remedy: float64\)",
     ),
     "failed": (good, {"failed": {2: "stuck"}}, r"chain 2 failed \(remedy: more warmup or start="),
-    "constant": (lambda: torch.ones(SHAPE), {}, r"x is the same in all draws \(remedy: another start="),
+    "constant": (lambda: torch.ones(SHAPE, dtype=F64), {}, r"x is the same in all draws \(remedy: another start="),
+    "constant, float32": (
+        lambda: torch.ones(SHAPE, dtype=torch.float32),
+        {},
+        r"x is the same in all draws \(remedy: float64, or another start=",
+    ),
     "divergences": (
         good,
         {"divergences": diverged()},
