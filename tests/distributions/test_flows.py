@@ -73,16 +73,19 @@ def test_it_starts_as_the_identity(space, dim, kind):
 @every_kind
 @every_space
 def test_inverse_and_determinant_of_given_points(space, dim, kind):
-    flow = random_flow(space, dim) if kind == "layers" else random_flow(space, dim, kind, steps=16)
-    solver = 0 if kind == "layers" else 1e-5
+    flow = random_flow(space, dim) if kind == "layers" else random_flow(space, dim, kind, steps=12)
+    solver = 0 if kind == "layers" else 5e-5
     x = base(space, dim).sample((30,))
-    y = flow(x).detach()
-    log_det = flow.log_abs_det_jacobian(x, y)
-    assert space.contains(y).all()
-    assert (y - x).abs().amax() > 0.05
-    again = flow.inv(y.clone())
+    with torch.no_grad():
+        y = flow(x)
+        log_det = flow.log_abs_det_jacobian(x, y)
+        assert space.contains(y).all()
+        assert (y - x).abs().amax() > 0.05
+        given = y.clone()
+        again = flow.inv(given)
+        back = flow.inv.log_abs_det_jacobian(given, again)  # as the inverse has found it
     torch.testing.assert_close(again, x, rtol=1e-7, atol=1e-7 + solver)
-    torch.testing.assert_close(-flow.inv.log_abs_det_jacobian(y, again), log_det, rtol=1e-6, atol=1e-6 + 10 * solver)
+    torch.testing.assert_close(-back, log_det, rtol=1e-6, atol=1e-6 + 10 * solver)
 
     def in_normal_coords(start, end):
         slope = torch.autograd.functional.jacobian(
@@ -91,7 +94,7 @@ def test_inverse_and_determinant_of_given_points(space, dim, kind):
         )
         return torch.linalg.slogdet(slope)[1]
 
-    torch.testing.assert_close(in_normal_coords(x[0], y[0]), log_det[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(in_normal_coords(x[0], y[0]), log_det[0], rtol=1e-4, atol=1e-4 + 10 * solver)
 
 
 def _gauss(count, low, high):

@@ -164,10 +164,10 @@ def test_jumps_have_the_density(often, monkeypatch):
         return 0.5 * x.square().sum(-1) - weight * (x[:, 1] > 0).double()
 
     expected = math.exp(weight) / (1 + math.exp(weight))
-    x = torch.randn(4000, 8)
-    above = torch.rand(4000) < expected
+    x = torch.randn(2000, 8)
+    above = torch.rand(2000) < expected
     x[:, 1] = torch.where(above, 1, -1) * x[:, 1].abs()
-    jump, paths = Jumps(energies, lambda x: (energies(x), torch.zeros_like(x)), 3), torch.zeros(4000)
+    jump, paths = Jumps(energies, lambda x: (energies(x), torch.zeros_like(x)), 3), torch.zeros(2000)
     state = State.at(jump.gradients, x)
     for number in range(6):
         if number % 2 == 0:
@@ -183,7 +183,7 @@ def test_jumps_have_the_density(often, monkeypatch):
         (state.x[:, 2:].square().sum(-1), 6.0, 12.0),
         (state.x[:, 3], 0.0, 1.0),
     ):
-        assert abs(draws.mean() - mean) < 4 * math.sqrt(variance / 4000)
+        assert abs(draws.mean() - mean) < 4 * math.sqrt(variance / 2000)
 
 
 def test_how_many_tries_are_looked_at_does_not_matter():
