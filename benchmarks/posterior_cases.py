@@ -74,16 +74,15 @@ def funnel(width: float) -> Case:
 
 def correlated_normal() -> Case:
     """A normal distribution in 100 dimensions, with standard deviations from 0.1 to 10 along random axes."""
-    generator = torch.Generator().manual_seed(0)
-    axes = torch.linalg.qr(torch.randn(100, 100, generator=generator)).Q
-    root = axes * torch.logspace(-1, 1, 100)
+    axes = torch.linalg.qr(_normal(torch.Size((100, 100)), 0)).Q
+    root = axes * torch.logspace(-1, 1, 100, dtype=torch.float64)
     covariance = root @ root.mT
-    tril = torch.linalg.cholesky(covariance)
+    tril = _rounded(torch.linalg.cholesky(covariance))
 
     def model() -> None:
         pyro.sample("x", dist.MultivariateNormal(torch.zeros(100), scale_tril=tril))
 
-    return Case(model, (), {"x": (torch.zeros(100), covariance.diagonal().sqrt())})
+    return Case(model, (), {"x": (torch.zeros(100), _rounded(covariance.diagonal().sqrt()))})
 
 
 def simplex() -> Case:
@@ -101,7 +100,8 @@ def simplex() -> Case:
 def mixture() -> Case:
     """Two kinds of data, with the kind summed out; moments by integration."""
     generator = torch.Generator().manual_seed(0)
-    data = torch.cat([torch.randn(20, generator=generator), 2.5 + torch.randn(30, generator=generator)])
+    first, second = (torch.randn(n, generator=generator, dtype=torch.float64) for n in (20, 30))
+    data = _rounded(torch.cat([first, 2.5 + second]))
 
     def model(data: Tensor) -> None:
         share = pyro.sample("share", dist.Beta(2.0, 2.0))

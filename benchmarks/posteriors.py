@@ -91,17 +91,18 @@ def _coverage(posterior: Posterior, case: Case) -> float:
     return torch.stack(shares).mean().item()
 
 
-def rank(job: tuple[str, int]) -> dict[str, Any]:
+def rank(job: tuple[str, int, torch.dtype]) -> dict[str, Any]:
     """The rank of a true curvature among draws of its posterior, of one replicate in a space."""
-    space, replicate = job
+    space, replicate, dtype = job
     torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(dtype)
     pyro.set_rng_seed(replicate)
     truth, observed = calibration_model(space)
     options: dict[str, Any] = {"num_chains": RANKS, "num_samples": 50, "warmup": 150, "seed": _APART + replicate}
     posterior = sample_posterior(calibration_model, space, observed, progress=False, **options)
     # The last draw of each chain: nearly independent of each other.
-    return {"space": space, "replicate": replicate, "rank": int((posterior.samples["c"][:, -1] < truth).sum())}
+    place = {"space": space, "replicate": replicate, "dtype": _dtype()}
+    return place | {"rank": int((posterior.samples["c"][:, -1] < truth).sum())}
 
 
 def uniformity(ranks: Sequence[int]) -> float:
@@ -114,8 +115,9 @@ def uniformity(ranks: Sequence[int]) -> float:
 
 def calibrate(replicates: int, processes: int, done: Rows) -> Iterator[dict[str, Any]]:
     """Ranks of replicates that are not done yet, as they come."""
-    known = {(row.get("space"), row.get("replicate")) for row in done}
-    jobs = [(space, k) for space in SPACES for k in range(replicates) if (space, k) not in known]
+    known = {(row.get("space"), row.get("replicate"), row.get("dtype")) for row in done}
+    places = [(space, k) for space in SPACES for k in range(replicates) if (space, k, _dtype()) not in known]
+    jobs = [(space, k, torch.get_default_dtype()) for space, k in places]
     with torch.multiprocessing.get_context("spawn").Pool(processes) as pool:
         yield from pool.imap_unordered(rank, jobs)
 
@@ -143,7 +145,7 @@ def run(args: argparse.Namespace) -> Rows:
             args.json.write_text(json.dumps({"rows": rows}), "utf-8")
     if args.calibration:
         for space in SPACES:
-            ranks = [row["rank"] for row in rows if row.get("space") == space]
+            ranks = [row["rank"] for row in rows if (row.get("space"), row.get("dtype")) == (space, _dtype())]
             print(f"{space}: {len(ranks)} replicates, p = {uniformity(ranks):.3f}")
     return rows
 

@@ -174,8 +174,7 @@ class Energy:
             for name, space in spaces.found.items()
         }
         # Densities of data may be wider than the latents.
-        energy = -torch.as_tensor(log_joint + log_det).to(self.dtype)
-        return energy, self._log_scales(trace).to(self.dtype), curvatures
+        return -(log_joint + log_det).to(self.dtype), self._log_scales(trace).to(self.dtype), curvatures
 
     def _log_scales(self, trace: Any) -> Tensor:
         total = torch.zeros((), dtype=self.dtype, device=self.device)

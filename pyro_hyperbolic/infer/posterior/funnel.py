@@ -71,7 +71,7 @@ class Funnel:
         drift = torch.where(others.unsqueeze(-1), _slopes(s, x - x.mean(0)).mT, 0.0)
         slope = _slopes(s, energies)  # that of the volume, too
         told = s @ slope
-        # Gradients tell widths where draws are, in whichever mode that is.
+        # Gradients tell widths where draws are, in whichever mode that is. A site that gets narrower does not follow.
         log_width = -draws.gradient.abs().clamp(min=torch.finfo(x.dtype).tiny).log()
         share = torch.zeros_like(middle)
         for rows in self._sites.values():

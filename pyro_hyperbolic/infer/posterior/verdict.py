@@ -53,9 +53,7 @@ def findings(record: Record, diagnostics: Mapping[str, Diagnosis]) -> list[Findi
         out.append(Finding(f"{numbered(sorted(record.failed))} failed", remedy))
     for name in [name for name in record.samples if name not in record.deterministic]:
         if all(d.is_constant for group, d in diagnostics.items() if group == name or group.endswith(f" of {name}")):
-            remedy = "another start=, and a check of the model"
-            if _single(record):
-                remedy = f"float64, or {remedy}"
+            remedy = _or_float64("another start=, and a check of the model", record)
             out.append(Finding(f"{name} is the same in all draws", remedy))
     for name, share in record.at_the_border().items():
         if share > _MOST_AT_THE_BORDER:
@@ -66,9 +64,7 @@ def findings(record: Record, diagnostics: Mapping[str, Diagnosis]) -> list[Findi
     most = _MOST_WITH_MOVES if record.settings.get("scales_moved", 0.0) > _OFTEN else _MOST_DIVERGED
     if share > most:
         remedy = "another parametrisation of the narrow sites (NoiseReparam, with_drawn_curvature(centered=False))"
-        if _single(record):
-            remedy = f"float64, or {remedy}"
-        out.append(Finding(f"{share:.1%} of the steps diverged", remedy))
+        out.append(Finding(f"{share:.1%} of the steps diverged", _or_float64(remedy, record)))
     return out + _of_mixing(record, {name: d for name, d in diagnostics.items() if not d.is_constant})
 
 
@@ -133,6 +129,10 @@ def _by_chance(diagnosis: Diagnosis, num_chains: int) -> bool:
 
 def _numerical_remedy(record: Record) -> str:
     return "float64" if _single(record) else "a check of the model where its numbers grow large"
+
+
+def _or_float64(remedy: str, record: Record) -> str:
+    return f"float64, or {remedy}" if _single(record) else remedy
 
 
 def _single(record: Record) -> bool:
