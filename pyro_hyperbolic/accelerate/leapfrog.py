@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.accelerate.hmc import Gradients, Metric, State
+from pyro_hyperbolic.accelerate.hmc import Gradients, Leap, Metric, State
 from pyro_hyperbolic.accelerate.trainers.graphs import Repeated
+
+
+def leapfrog_of(steps: Callable[..., Any] | None, gradients: Gradients) -> Leap:
+    """The steps of vectors that are always as many.
+
+    :param steps: a function that takes many at once (:meth:`.CompiledRows.leap`), if there is one.
+    :param gradients: a function that can be captured, for all else.
+    """
+    if steps is None:
+        return CapturedLeapfrog(gradients)
+
+    def leap(now: State, p: Tensor, metric: Metric, length: Any, count: int) -> tuple[State, Tensor]:
+        own = torch.as_tensor(length, dtype=p.dtype)
+        p = p - 0.5 * length * metric.transposed(now.gradient)
+        x, p, energy, gradient = steps(now.x, p, own, metric.root, count)
+        return State(x, energy, gradient), p + 0.5 * length * metric.transposed(gradient)
+
+    return leap
 
 
 class CapturedLeapfrog:

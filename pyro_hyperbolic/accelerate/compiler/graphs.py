@@ -134,6 +134,7 @@ def _compile_at_once(graph: torch.fx.GraphModule, leaves: Sequence[Any]) -> Call
         with torch.no_grad():
             return code([*leaves])
 
+    run.compiled_code = code  # type: ignore[attr-defined]  # for :mod:`.replay`
     return run
 
 

@@ -44,7 +44,7 @@ def start_early(is_cuda: bool) -> None:
     trusted = {"cpp.vec_isa_ok": True} if getattr(config.cpp, "vec_isa_ok", 0) is None else {}
     with contextlib.suppress(Exception), config.patch(trusted):
         valid_vec_isa_list()
-    _in_turn(lambda: CppPythonBindingsCodeCache.load_pybinding_async([], ""))
+    in_turn(lambda: CppPythonBindingsCodeCache.load_pybinding_async([], ""))
 
 
 _tasks: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
@@ -61,7 +61,7 @@ def _start_thread() -> None:
     threading.Thread(target=work, daemon=True).start()
 
 
-def _in_turn(task: Callable[[], Any]) -> None:
+def in_turn(task: Callable[[], Any]) -> None:
     """Let another thread do this, after all else that it was given before, with the settings that hold here."""
     _start_thread()
     _tasks.put(functools.partial(contextvars.copy_context().run, task))
@@ -86,6 +86,7 @@ if hasattr(os, "register_at_fork"):  # which Windows does not have
     os.register_at_fork(after_in_child=_forget_threads)
 
 
+PLACES = "places_of_loops"  # the function of a file that tells where they are
 _ENOUGH = 30_000  # characters of the loops of a file
 _LOOP = re.compile(r'\s*#include <torch/csrc/inductor/cpp_prefix\.h>\s*extern "C"\s+void\s+kernel\(')
 _ROW = '{"kernel", kernel_py, METH_VARARGS, ""},'
@@ -124,11 +125,24 @@ class _File:
 
     def text(self) -> str:
         head, _, tail = _binding("kernel", [])
-        parts, rows = ["#include <torch/csrc/inductor/cpp_prefix.h>", head], []
+        parts, rows, places = ["#include <torch/csrc/inductor/cpp_prefix.h>", head], [], []
         for number, (source, types) in enumerate(self.loops):
             name = f"kernel_{number}"
             parts += [_LOOP.sub(f"static void {name}(", source, count=1), _binding(name, types)[1]]
             rows.append(_ROW.replace("kernel", name))
+            if all(kind.endswith("*") for kind in types):
+                args = ", ".join(f"static_cast<{kind}>(at[{n}])" for n, kind in enumerate(types))
+                parts.append(f"static void at_{name}(void** at) {{ {name}({args}); }}")
+                places.append(f"reinterpret_cast<uintptr_t>(at_{name})")
+            else:
+                places.append("uintptr_t(0)")
+        # Where each loop is that takes pointers alone, for those who call it without Python.
+        values = ", ".join(f"static_cast<unsigned long long>({place})" for place in places)
+        parts.append(
+            f"static PyObject* {PLACES}(PyObject*, PyObject*) {{"
+            f' return Py_BuildValue("({"K" * len(places)})", {values}); }}'
+        )
+        rows.append(f'{{"{PLACES}", {PLACES}, METH_NOARGS, ""}},')
         return "\n".join([*parts, tail.replace(_ROW, "\n".join(rows))])
 
     def begin(self, submit: Callable[..., Any]) -> None:
@@ -214,7 +228,7 @@ def joined_loops() -> Iterator[None]:
     def define_and_begin(writing: Any, name: str, body: str, *args: Any, **kwargs: Any) -> Any:
         if body.startswith("async_compile.cpp_pybinding("):
             # The call that the compiled module will make, of which another thread does what may take time.
-            files = vars(writing).setdefault("files", _Files(lambda file: _in_turn(lambda: file.begin(kind.submit))))
+            files = vars(writing).setdefault("files", _Files(lambda file: in_turn(lambda: file.begin(kind.submit))))
             eval(body, {"async_compile": SimpleNamespace(cpp_pybinding=functools.partial(note, files))})
         return define(writing, name, body, *args, **kwargs)
 

@@ -16,6 +16,8 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
 ``compiled``
     traces a function once and compiles the trace. ``explained`` turns what torch raises on the way into an error with
     the name of the last site and a remedy.
+``rows``
+    compiles functions of many rows, such as energies of all chains, so that the cores of a CPU share them.
 ``rewrites``
     brings a trace into a form that the compiler makes shareable and faster code of.
 ``surroundings``
@@ -28,6 +30,6 @@ Nothing here knows a loss or an optimiser. ``bounds``, ``trainers`` and ``proces
     warns at the line of the user, however many of our own lie between.
 
 Imports point one way: ``functional`` imports ``modes`` and ``surroundings``, ``surroundings`` imports ``warning``,
-and ``compiled`` imports ``rewrites`` and ``warning``. Private names are in ``accelerate/private.py`` and
-``accelerate/compiler``.
+``compiled`` imports ``rewrites`` and ``warning``, and ``rows`` imports ``compiled``. Private names are in
+``accelerate/private.py`` and ``accelerate/compiler``.
 """

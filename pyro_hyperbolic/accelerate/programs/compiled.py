@@ -15,11 +15,12 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_hyperbolic.accelerate.compiler import graphs
+from pyro_hyperbolic.accelerate.compiler import graphs, replay
 from pyro_hyperbolic.accelerate.compiler.changes import is_made
 from pyro_hyperbolic.accelerate.programs.isolation import no_collection
 from pyro_hyperbolic.accelerate.programs.modes import AtMost, IndicesInPython, TooLong
 from pyro_hyperbolic.accelerate.programs.rewrites import (
+    PRODUCTS,
     compute_once,
     fold_indices,
     keep_sources,
@@ -53,6 +54,7 @@ _TUNED: dict[str, Any] = {
     "autotune_num_choices_displayed": 0,
     "max_autotune_report_choices_stats": False,
 }
+_ONE_CORE: dict[str, Any] = {"cpp.threads": 1}
 
 # Calls of torch that a program may make before its derivatives are taken. The compiler takes some 50 ms for each: of
 # those of the paper's model, 600, half a minute, and of so many, longer than most runs would gain by it. Flows of eight
@@ -65,7 +67,7 @@ _MOST_KNOWN = 64
 
 
 def compile_function(
-    function: Callable[..., Any], *inputs: Any, tune: bool = False, quick: bool = False
+    function: Callable[..., Any], *inputs: Any, tune: bool = False, quick: bool = False, one_core: bool = False
 ) -> CompiledGraph | Uncompiled:
     """``function`` traced on these inputs and compiled; of one shape, with all its Python run once.
 
@@ -78,6 +80,7 @@ def compile_function(
         together. It pays where they are short, as those of one model are; products of an ensemble are best left to
         cuBLAS. Torch keeps the choices on disk.
     :param quick: on CUDA, try fewer forms of a kernel than torch does.
+    :param one_core: on a CPU, make loops of one core of all that can be one, for a recording.
     """
     leaves, spec = flatten(inputs)
     out_spec: Any = None
@@ -107,8 +110,12 @@ def compile_function(
     if is_made("trace order"):
         order_by_depth(graph)
     is_cuda = any(isinstance(x, Tensor) and x.is_cuda for x in leaves)
-    options = _TUNED if tune else _QUICK if quick else {}
-    return CompiledGraph(graph, out_spec, options if is_cuda else {})
+    if is_cuda:
+        return CompiledGraph(graph, out_spec, _TUNED if tune else _QUICK if quick else {})
+    if one_core:
+        replay.begin()
+        write_out_products(graph)
+    return CompiledGraph(graph, out_spec, _ONE_CORE if one_core else {})
 
 
 def checked_compile(compile: Any) -> bool | Literal["tuned"]:
@@ -132,7 +139,7 @@ class CompiledGraph:
         self._constants = lift_constants(graph)
         values = [node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function"]
         self.numbers = sum(value.numel() for value in values if isinstance(value, Tensor))
-        self._graph, self._out_spec, self._options = graph, out_spec, options
+        self._graph, self.out_spec, self._options = graph, out_spec, options
         self._runs: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *inputs: Any) -> Any:
@@ -140,14 +147,47 @@ class CompiledGraph:
         forms = _forms(leaves)
         run = self._runs.get(forms)
         out = self._first_call(forms, leaves) if run is None else run(*leaves)
-        return unflatten(out, self._out_spec)
+        return unflatten(out, self.out_spec)
+
+    @property
+    def is_of_loops(self) -> bool:
+        """Whether there are no products of matrices, for which torch calls a library."""
+        return not any(node.target in PRODUCTS for node in self._graph.graph.nodes)
+
+    def record(self, inputs: Any, own: list[Tensor]) -> replay.Recording | None:
+        """The loops that compute this from tensors that stay, or ``None`` where there is more than loops.
+
+        :param own: the inputs that may be changed meanwhile.
+        """
+        self(*inputs)
+        leaves = (*self._constants, *flatten(inputs)[0])
+        return replay.record(self._runs[_forms(leaves)], leaves, own)
 
     def fixed(self, *inputs: Any) -> Callable[..., Any]:
-        """The same for tensors of the forms of these, which are not looked at again: a third of a short call's time."""
+        """The same for tensors of the forms of these, which are not looked at again: a third of a short call's time.
+
+        On a CPU loops alone are run without Python, in another third of it.
+        """
+        leaves, structure = flatten(inputs)
+        own = [leaf.clone() for leaf in leaves if isinstance(leaf, Tensor)]
+        recording = self.record(unflatten(own, structure), own) if len(own) == len(leaves) else None
         self(*inputs)
         constants = self._constants
-        run = self._runs[_forms((*constants, *flatten(inputs)[0]))]
-        return lambda *inputs: unflatten(run(*constants, *flatten(inputs)[0]), self._out_spec)
+        run = self._runs[_forms((*constants, *leaves))]
+
+        def usual(*inputs: Any) -> Any:
+            return unflatten(run(*constants, *flatten(inputs)[0]), self.out_spec)
+
+        if recording is None:
+            return usual
+        outputs, parts = recording.outputs, replay.Parts([recording])
+
+        def replayed(*inputs: Any) -> Any:
+            for mine, given in zip(own, flatten(inputs)[0], strict=True):
+                mine.copy_(given)
+            return unflatten([x.clone() for x in outputs], self.out_spec) if parts() else usual(*inputs)
+
+        return replayed
 
     def _first_call(self, forms: Any, leaves: tuple[Any, ...]) -> Any:
         key = self._key(forms)
@@ -213,25 +253,6 @@ class Uncompiled:
     def fixed(self, *_: Any) -> Callable[..., Any]:
         """The function for any inputs."""
         return self.__call__
-
-
-class CompiledLater:
-    """A function of tensors of fixed shapes that is compiled on a CPU once it was called often, when that pays.
-
-    Tensors that it uses beside its arguments may change in place.
-
-    :param calls: after how many.
-    """
-
-    def __init__(self, function: Callable[..., Any], calls: float) -> None:
-        self._function, self._left = function, calls
-
-    def __call__(self, *args: Tensor) -> Any:
-        args = tuple(arg.contiguous() for arg in args)
-        self._left -= 1
-        if self._left == 0 and not args[0].is_cuda:
-            self._function = compile_function(self._function, *args).fixed(*args)
-        return self._function(*args)
 
 
 def _forms(leaves: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -17,7 +17,9 @@ _FEW_TERMS = 1 << 22
 # The same of float32, which has faster products: the largest size of one that is small, how many products of numbers it
 # has, and the terms of one that is written term by term.
 _NARROW, _FEW_NARROW_TERMS, _FEWEST = 256, 1 << 19, 4
+_FEW_TERMS_ON_CPU = 1 << 15
 _MOST_FOLDED = 1 << 20  # indices
+PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default)
 # Operations whose result is their argument, where no derivative is taken.
 _SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
@@ -197,22 +199,21 @@ def order_by_depth(graph: torch.fx.GraphModule) -> None:
 
 
 def write_out_products(graph: torch.fx.GraphModule) -> None:
-    """Write small products on CUDA as sums of products of numbers.
+    """Write small products as sums of products of numbers.
 
     Geometry takes thin float64 products in programs of float32, of as many terms as a point has coordinates; flows take
     those of small networks; and there are their gradients. They take no time by themselves, but as calls of cuBLAS they
     are kernels of their own, and others make ready what they read and read what they write. As sums they become part of
-    those others. Large ones are best left to cuBLAS.
+    those others. Large ones are best left to cuBLAS. On a CPU they are what keeps a graph from being loops alone.
     """
     aten = torch.ops.aten
-    products = (aten.mm.default, aten.bmm.default, aten.addmm.default)
-    for node in [node for node in graph.graph.nodes if node.target in products]:
+    for node in [node for node in graph.graph.nodes if node.target in PRODUCTS]:
         *bias, left, right = node.args
         value, terms = node.meta["val"], left.meta["val"].shape[-1]
         if node.kwargs or not _is_small(value, terms):
             continue
         with graph.graph.inserting_before(node):
-            if terms <= (_FEW if value.dtype == torch.float64 else _FEWEST):
+            if terms <= (_FEW if value.is_cuda and value.dtype == torch.float64 else _FEWEST):
                 sum_ = _sum_of_columns(graph.graph, left, right, terms)
             else:
                 sum_ = _sum_of_pairs(graph.graph, left, right)
@@ -225,8 +226,8 @@ def write_out_products(graph: torch.fx.GraphModule) -> None:
 
 def _is_small(value: Tensor, terms: int) -> bool:
     """Whether a product of so many terms is taken faster as a sum."""
-    if value.device.type != "cuda":
-        return False
+    if value.device.type == "cpu":
+        return value.numel() * terms <= _FEW_TERMS_ON_CPU
     if value.dtype == torch.float64:
         return min(*value.shape[-2:], terms) <= _FEW and value.numel() * terms <= _FEW_TERMS
     is_narrow = max(*value.shape[-2:], terms) <= _NARROW and value.numel() * terms <= _FEW_NARROW_TERMS

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.accelerate.hmc import Gradients, State
+from pyro_hyperbolic.accelerate.hmc import State
 from pyro_hyperbolic.infer.posterior.energy import Energy
 
 _MOST = 4  # numbers that lead, and numbers of a site that may
@@ -31,6 +33,8 @@ class Funnel:
     :param like: a tensor of vectors.
 
     :ivar is_flat: whether ``y`` is ``x``.
+    :ivar terms: what :meth:`place` takes; nothing where no numbers may lead. They change in place, for compiled
+        functions.
     """
 
     def __init__(self, energy: Energy, like: Tensor) -> None:
@@ -38,8 +42,15 @@ class Funnel:
         few = [name for name, site in energy.sites.items() if site.size <= _MOST and site.point is None]
         self._few = torch.cat([like.new_zeros(0, dtype=torch.long), *(self._sites[name] for name in few)])
         self.is_flat = True
-        none = like.new_zeros(like.shape[-1], 0)
-        self._set([none.sum(-1), none, none, none, none[0]])
+        self._is_on = like.new_zeros(())
+        size, most = like.shape[-1], min(_MOST, len(self._few))
+        shapes = (size,), (size, most), (size, most), (size, most), (most,)
+        self._middle, self._leads, self._drift, self._growth, self._centre = map(like.new_zeros, shapes)
+        self.terms = [*self._parts, self._is_on] if most else []
+
+    @property
+    def _parts(self) -> list[Tensor]:
+        return [self._middle, self._leads, self._drift, self._growth, self._centre]
 
     @property
     def leads(self) -> list[str]:
@@ -49,8 +60,29 @@ class Funnel:
         return sorted(name for name, rows in self._sites.items() if bool(self._leads[rows].any()))
 
     def _set(self, parts: list[Tensor]) -> None:
-        self._middle, self._leads, self._drift, self._growth, self._centre = parts
-        self._volume = self._growth.sum(0)
+        """Where fewer numbers lead than may, the columns of the others are 0."""
+        for own, part in zip(self._parts, parts, strict=True):
+            own.zero_()
+            own[tuple(map(slice, part.shape))] = part
+
+    @staticmethod
+    def place(
+        y: Tensor, middle: Tensor, leads: Tensor, drift: Tensor, growth: Tensor, centre: Tensor, is_on: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """``x`` of one vector, and by how much the logarithm of the volume grows there; ``y`` and 0 if it is not on."""
+        s = is_on * ((y.unsqueeze(-1) * leads).sum(-2) - centre)
+        fixed = is_on * middle
+        x = fixed + (drift * s).sum(-1) + (growth * s).sum(-1).exp() * (y - fixed)
+        return x, (growth.sum(0) * s).sum()
+
+    @contextlib.contextmanager
+    def is_entered(self) -> Iterator[None]:
+        """Compiled energies are those with respect to these coordinates while this is open."""
+        self._is_on.fill_(not self.is_flat)
+        try:
+            yield
+        finally:
+            self._is_on.zero_()
 
     def learn(self, draws: State) -> None:
         """From draws ``(N, D)``."""
@@ -105,24 +137,11 @@ class Funnel:
         away = wide * (state.x - self._middle)
         others = state.gradient / wide
         gradient = others - self._force(away, others) @ self._leads.mT
-        return State(self._middle + s @ self._drift.mT + away, state.energy + s @ self._volume, gradient)
-
-    def gradients(self, raw: Gradients) -> Gradients:
-        """The energy with respect to these coordinates as they are now."""
-        if self.is_flat:
-            return raw
-
-        def pulled(y: Tensor) -> tuple[Tensor, Tensor]:
-            s, wide = self._at(y)
-            away = wide * (y - self._middle)
-            energy, gradient = raw(self._middle + s @ self._drift.mT + away)
-            return self._pulled(s, wide, away, energy, gradient)
-
-        return pulled
+        return State(self._middle + s @ self._drift.mT + away, state.energy + s @ self._growth.sum(0), gradient)
 
     def state(self) -> list[Any]:
         """What a checkpoint keeps."""
-        return [self.is_flat, [self._middle, self._leads, self._drift, self._growth, self._centre]]
+        return [self.is_flat, self._parts]
 
     def load(self, state: list[Any]) -> None:
         """Go on from there."""
@@ -134,11 +153,11 @@ class Funnel:
         return s, (s @ self._growth.mT).exp()
 
     def _force(self, away: Tensor, gradient: Tensor) -> Tensor:
-        return gradient @ self._drift + (gradient * away) @ self._growth - self._volume
+        return gradient @ self._drift + (gradient * away) @ self._growth - self._growth.sum(0)
 
     def _pulled(self, s: Tensor, wide: Tensor, away: Tensor, energy: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         force = self._force(away, gradient)
-        return energy - s @ self._volume, wide * gradient + force @ self._leads.mT
+        return energy - s @ self._growth.sum(0), wide * gradient + force @ self._leads.mT
 
 
 def _slopes(s: Tensor, x: Tensor) -> Tensor:

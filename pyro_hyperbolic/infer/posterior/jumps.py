@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate.hmc import Gradients, State
-from pyro_hyperbolic.accelerate.programs.compiled import CompiledLater
+from pyro_hyperbolic.accelerate.programs.rows import CompiledLater
 from pyro_hyperbolic.accelerate.trainers.graphs import Captured
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.posterior.moves import Points, moved_vectors

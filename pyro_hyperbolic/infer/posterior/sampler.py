@@ -18,11 +18,10 @@ from tqdm.auto import tqdm
 
 from pyro_hyperbolic.accelerate.checkpoint import load_checkpoint, save_checkpoint
 from pyro_hyperbolic.accelerate.hmc import Metric, State, StepSize, Sweep, drawn, trajectories
-from pyro_hyperbolic.accelerate.leapfrog import CapturedLeapfrog
+from pyro_hyperbolic.accelerate.leapfrog import leapfrog_of
 from pyro_hyperbolic.accelerate.programs.functional import check_program
 from pyro_hyperbolic.accelerate.programs.modes import Largest
 from pyro_hyperbolic.infer.posterior.energy import Energy, Program
-from pyro_hyperbolic.infer.posterior.funnel import Funnel
 from pyro_hyperbolic.infer.posterior.jumps import Jumps
 from pyro_hyperbolic.infer.posterior.moves import Points
 from pyro_hyperbolic.infer.posterior.result import Posterior
@@ -185,8 +184,8 @@ class Chains:
     def __init__(self, target: Target, ladder: Ladder, settings: dict[str, Any], clock: _Clock, progress: bool) -> None:
         self.target, self.ladder, self.settings, self.clock, self.progress = target, ladder, settings, clock, progress
         self.gradients = ladder.gradients(target.gradients)
-        self.funnel = Funnel(target.energy, target.prior)
-        self.leap = self._leapfrog()
+        self.funnel = target.funnel
+        self.leap = leapfrog_of(target.leap if ladder.is_one else None, ladder.gradients(target.plain_gradients))
         self.points: list[Points] = []
         self.scales = ScaleMoves(target)
         first = 0.5 / target.size**0.25
@@ -235,7 +234,6 @@ class Chains:
                     self._restart(stuck | _worse(torch.stack([s.energy for s in seen])) if self.points else stuck)
                 if self.ladder.is_one and number + 1 > windows[0]:
                     self.funnel.learn(_joined(seen))
-                    self.leap = self._leapfrog()
                 self.metric = self.metric.learned(*self.ladder.pooled([self.funnel.enter(s) for s in seen]))
                 for points in self.points:
                     points.learn()
@@ -370,7 +368,6 @@ class Chains:
             points.load(known)
         self.scales.load(state["scales"])
         self.funnel.load(state["funnel"])
-        self.leap = self._leapfrog()
         self.size, self.jumps, self.every, self.restarted, self.steps = state["numbers"]
         self.draws = list(state["draws"])
         rows = zip(*state["sweeps"].values(), strict=True)
@@ -411,13 +408,11 @@ class Chains:
 
     def _move(self, size: Any, steps: int) -> Sweep:
         start = self.funnel.enter(self.state)
-        there, sweep = trajectories(self.leap, start, self.metric, size, steps)
+        with self.funnel.is_entered():
+            there, sweep = trajectories(self.leap, start, self.metric, size, steps)
         # Those that stay do so to the last digit.
         self.state = self.state.taken(self.funnel.leave(there), (there.x != start.x).any(-1))
         return sweep
-
-    def _leapfrog(self) -> CapturedLeapfrog:
-        return CapturedLeapfrog(self.funnel.gradients(self.ladder.gradients(self.target.plain_gradients)))
 
     def _restart(self, stuck: Tensor) -> None:
         """Chains that cannot leave where they began, or where there is next to no mass, go on from where others are."""

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_hyperbolic.accelerate.programs.compiled import compile_function, explained
+from pyro_hyperbolic.accelerate.programs.compiled import explained
+from pyro_hyperbolic.accelerate.programs.rows import CompiledRows
 from pyro_hyperbolic.accelerate.trainers.graphs import Captured
 from pyro_hyperbolic.geometry import Manifold
 from pyro_hyperbolic.infer.posterior.energy import Energy
 from pyro_hyperbolic.infer.posterior.fits import Descent
+from pyro_hyperbolic.infer.posterior.funnel import Funnel
 from pyro_hyperbolic.infer.posterior.gauge import blocks
 from pyro_hyperbolic.infer.posterior.moves import Points
 
@@ -53,16 +55,15 @@ class Target:
         self.prior, self.prior_evidence = self._prior_draws()
         shapes = {name: site.shape for name, site in self.energy.sites.items()}
         self.blocks = blocks(shapes, self.prior, {name for name, site in self.energy.sites.items() if site.is_plain})
-        mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None, None))
+        self.funnel = Funnel(energy, self.prior)
+        mapped = torch.func.vmap(torch.func.grad_and_value(self._energy, has_aux=True), in_dims=(0, None))
         with explained("compiled", "give the program a fixed structure, or use pyro.infer.MCMC"):
-            compiled = compile_function(mapped, self.prior, *self._state())
-            run = compiled.fixed(self.prior, *self._state())
+            self._rows = CompiledRows(mapped, [self.prior], self._state())
         most = _NUMBERS_ON_CUDA if self.prior.is_cuda else _NUMBERS
         sets = [site.shape[:-1].numel() for site in energy.sites.values() if site.point is not None]
         few = _AHEAD if self.prior.is_cuda else max(sets, default=0) - 2
-        self.ahead = max(1, min(_AHEAD, few, int(most / max(1, compiled.numbers))))
-        self._plain = lambda x: run(x, *self._state())
-        self._evaluate = Captured(self._plain)
+        self.ahead = max(1, min(_AHEAD, few, int(most / max(1, self._rows.numbers))))
+        self._evaluate = Captured(self._rows)
         self.descend = Descent(self.plain_gradients, self.prior)
 
     def gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,22 +73,36 @@ class Target:
 
     def plain_gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The same, to be used in what is captured."""
-        gradient, (energy, _) = self._plain(x)
+        gradient, (energy, _) = self._rows(x)
         return energy, gradient
+
+    @property
+    def leap(self) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] | None:
+        """A function of places, momenta, lengths, a root of the inverse mass matrix and a number of steps.
+
+        It gives places, momenta, energies and gradients after as many steps of Hamiltonian dynamics, without Python
+        between them; ``None`` where this is not to be had.
+        """
+        if not self._rows.can_leap:
+            return None
+
+        def leap(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            x, p, (gradient, (energy, _)) = self._rows.leap(*args)
+            return x, p, energy, gradient
+
+        return leap
 
     @functools.cached_property
     def many(self) -> Callable[[Tensor], Tensor]:
         """A function for energies of ``count * ahead`` vectors without gradients, to be used in what is captured."""
-        mapped = torch.func.vmap(lambda *args: self._energy(*args)[0], in_dims=(0, None, None))
-        x = self.prior.repeat(self.ahead, 1)
-        run = compile_function(mapped, x, *self._state()).fixed(x, *self._state())
-        return lambda x: run(x, *self._state())
+        mapped = torch.func.vmap(lambda *args: self._energy(*args)[0], in_dims=(0, None))
+        return CompiledRows(mapped, [self.prior.repeat(self.ahead, 1)], self._state())
 
     @functools.cached_property
     def moved(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """:meth:`Energy.move` of ``count`` vectors and shifts."""
         mapped, like = torch.func.vmap(self.energy.move), (self.prior, torch.zeros_like(self.prior))
-        return Captured(compile_function(mapped, *like).fixed(*like))
+        return Captured(CompiledRows(mapped, like))
 
     def energies(self, x: Tensor) -> Tensor:
         """Energies of any number of vectors ``(N, D)``."""
@@ -178,14 +193,19 @@ class Target:
         """The groups of sites that turn together, by their names in the program."""
         return [[self.energy.sites[n].point or n for n in names] for block in self.blocks for names in block.free]
 
-    def _energy(self, vector: Tensor, terms: list[list[Tensor]], by_noise: Tensor) -> tuple[Tensor, Any]:
+    def _energy(self, vector: Tensor, state: tuple[list[list[Tensor]], Tensor, list[Tensor]]) -> tuple[Tensor, Any]:
+        terms, by_noise, funnel = state
+        growth: Tensor | float = 0.0
+        if funnel:
+            vector, growth = self.funnel.place(vector, *funnel)
         energy, log_scales, curvatures = self.energy(vector)
         for block, term in zip(self.blocks, terms, strict=True):
             energy = energy + block.term(vector, *term)
-        return energy - by_noise * log_scales, (log_scales, curvatures)
+        return energy - by_noise * log_scales - growth, (log_scales, curvatures)
 
-    def _state(self) -> tuple[list[list[Tensor]], Tensor]:
-        return [[block.reference, block.weight, block.proper] for block in self.blocks], self._by_noise
+    def _state(self) -> tuple[list[list[Tensor]], Tensor, list[Tensor]]:
+        terms = [[block.reference, block.weight, block.proper] for block in self.blocks]
+        return terms, self._by_noise, self.funnel.terms
 
     def _prior_draws(self) -> tuple[Tensor, float]:
         draws: list[Tensor] = []

@@ -73,13 +73,17 @@ def test_energies_and_gradients():
     for own, back in zip(vars(state).values(), vars(funnel.leave(entered)).values(), strict=True):
         torch.testing.assert_close(back, own)
 
-    def given(x):
-        gradient, value = torch.func.grad_and_value(lambda x: energy(x)[0])(x)
-        return value, gradient
+    def placed(y):
+        x, growth = funnel.place(y, *funnel.terms)
+        return energy(x)[0] - growth
 
-    mapped = torch.func.vmap(given)
-    for found, expected in zip(funnel.gradients(mapped)(entered.x), (entered.energy, entered.gradient), strict=True):
-        torch.testing.assert_close(found, expected)
+    mapped = torch.func.vmap(torch.func.grad_and_value(placed))
+    with funnel.is_entered():
+        found = mapped(entered.x)
+    for own, expected in zip(found, (entered.gradient, entered.energy), strict=True):
+        torch.testing.assert_close(own, expected)
+    for own, expected in zip(mapped(state.x), (state.gradient, state.energy), strict=True):
+        assert torch.equal(own, expected)
     zeros = torch.zeros(())
 
     def back(y):

@@ -1,0 +1,121 @@
+"""Functions of many rows, which the cores of a CPU share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_hyperbolic.accelerate.compiler.replay import Leaps, Parts, Recording
+from pyro_hyperbolic.accelerate.programs.compiled import CompiledGraph, Uncompiled, compile_function
+from pyro_hyperbolic.ops.nested import unflatten
+
+
+class CompiledRows:
+    """A function of rows and of tensors that all of them share, compiled.
+
+    On a CPU it is compiled for some of the rows, and each core computes its own, without Python, where the function
+    consists of loops.
+
+    :param function: of tensors with ``P`` rows and of the shared ones, to results that have ``P`` rows too.
+    :param rows: such tensors, which always have as many.
+    :param shared: the other arguments, which may change in place.
+
+    :ivar numbers: how many it computes in all its operations together.
+    """
+
+    def __init__(self, function: Callable[..., Any], rows: Sequence[Tensor], *shared: Any) -> None:
+        self._shared, self._count = shared, len(rows[0])
+        self._recordings: list[Recording] = []
+        self._split: list[tuple[Tensor, ...]] = []
+        self._leaps: Leaps | None = None
+        size = self._count if rows[0].is_cuda else math.ceil(self._count / torch.get_num_threads())
+        compiled: Any = None
+        if not rows[0].is_cuda:
+            # The last row again and again, where the cores together have more.
+            at = torch.arange(math.ceil(self._count / size) * size).clamp(max=self._count - 1)
+            self._rows = [row[at] for row in rows]
+            self._split = [*zip(*(row.split(size) for row in self._rows), strict=True)]
+            compiled = compile_function(function, *self._split[0], *shared, one_core=True)
+            self._recordings = self._recorded(compiled)
+        if self._recordings:
+            self._parts, self._compiled = Parts(self._recordings), compiled
+        else:
+            if compiled is None or size < self._count:
+                compiled = compile_function(function, *rows, *shared)
+            self._call = compiled.fixed(*rows, *shared)
+        self.numbers = compiled.numbers * max(1, len(self._recordings))
+
+    def _recorded(self, compiled: CompiledGraph | Uncompiled) -> list[Recording]:
+        """The loops of every core; none if there is more than loops."""
+        if not isinstance(compiled, CompiledGraph) or not compiled.is_of_loops:
+            return []
+        recordings = []
+        for own in self._split:
+            recording = compiled.record((*own, *self._shared), [*own])
+            if recording is None:
+                return []
+            recordings.append(recording)
+        return recordings
+
+    def __call__(self, *rows: Tensor) -> Any:
+        """The results for other rows."""
+        if not self._recordings:
+            return self._call(*rows, *self._shared)
+        for own, given in zip(self._rows, rows, strict=True):
+            own[: self._count].copy_(given)
+        return self._results(self._parts())
+
+    @property
+    def can_leap(self) -> bool:
+        """Whether :meth:`leap` takes its steps without Python."""
+        pairs = zip(self._split, self._recordings, strict=False)  # there may be no recordings
+        gradients = [(recording.outputs[0], own[0]) for own, recording in pairs]
+        return bool(gradients) and all(g.shape == x.shape and g.is_contiguous() for g, x in gradients)
+
+    def leap(self, x: Tensor, p: Tensor, length: Tensor, root: Tensor, steps: int) -> tuple[Tensor, Tensor, Any]:
+        """Steps of Hamiltonian dynamics by gradients that are the first result: places, momenta and the last results.
+
+        Places and momenta are moved in turns, ``x + length * root p`` and ``p - length * root^T gradient``.
+
+        :param length: of the steps of each row ``(P, 1)``.
+        :param root: of the inverse mass matrix, ``(D, D)``, or ``(D,)`` with its diagonal.
+        """
+        (own,) = self._rows
+        if self._leaps is None:
+            self._p, self._length = torch.zeros_like(own), own.new_zeros(len(own), 1)
+            self._leaps = Leaps(self._recordings, own, self._p, self._length)
+        for mine, given in ((own, x), (self._p, p), (self._length, length)):
+            mine[: self._count].copy_(given)
+        results = self._results(self._leaps(root, steps))
+        return own[: self._count].clone(), self._p[: self._count].clone(), results
+
+    def _results(self, is_good: bool) -> Any:
+        if not is_good:
+            for own in self._split:
+                self._compiled(*own, *self._shared)  # says what is wrong
+        outputs = [recording.outputs for recording in self._recordings]
+        joined = [torch.cat(parts)[: self._count] for parts in zip(*outputs, strict=True)]
+        return unflatten(joined, self._compiled.out_spec)
+
+
+class CompiledLater:
+    """A function of rows that is compiled on a CPU once it was called often, when that pays.
+
+    Tensors that it uses beside its arguments may change in place.
+
+    :param calls: after how many.
+    """
+
+    def __init__(self, function: Callable[..., Any], calls: float) -> None:
+        self._function, self._left = function, calls
+
+    def __call__(self, *rows: Tensor) -> Any:
+        rows = tuple(row.contiguous() for row in rows)
+        self._left -= 1
+        if self._left == 0 and not rows[0].is_cuda:
+            self._function = CompiledRows(self._function, rows)
+        return self._function(*rows)
