@@ -2,15 +2,18 @@
 
 What the compiler writes for a CPU is a function of Python that takes memory for every result, calls the loops and lets
 the memory go. Where the loops take a tenth of a millisecond, this takes as long again, on one core. Here the loops are
-noted once with the places that they read and write, which stay. From then on one call of a few lines of C++ runs all of
-them, without Python, and for other rows on other cores at the same time.
+noted once, with the places that they read and write, which stay, and with what else is called between them. From then
+on one call of a few lines of C++ runs all loops that follow one another, without Python, and for other rows on other
+cores at the same time.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -18,6 +21,7 @@ import torch
 from torch import Tensor
 
 from pyro_hyperbolic.accelerate.compiler.loops import PLACES, in_turn
+from pyro_hyperbolic.ops.nested import flatten
 from pyro_hyperbolic.private import is_on
 
 _SOURCE = r"""
@@ -114,44 +118,96 @@ class _Part(ctypes.Structure):
     ]
 
 
-class Recording:
-    """The loops of one graph in their order.
+@dataclass(frozen=True)
+class _Call:
+    """A loop at an address, or an operation of torch, with what it was given and what it has made.
 
-    :ivar outputs: what the graph gives, where the loops write it.
+    What a loop makes is among its arguments.
     """
 
-    def __init__(self, calls: list[tuple[int, tuple[Tensor, ...]]], outputs: list[Any]) -> None:
-        self.outputs = outputs
-        self._calls = calls  # with the tensors that are read and written
-        places = [(ctypes.c_void_p * len(args))(*(arg.data_ptr() for arg in args)) for _, args in calls]
-        rows = [_Loop(run, ctypes.addressof(at)) for (run, _), at in zip(calls, places, strict=True)]
-        self._loops, self._places = (_Loop * len(rows))(*rows), places
+    called: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    made: Any = None
 
-    def part(self, x: Tensor | None = None, p: Tensor | None = None, length: Tensor | None = None) -> _Part:
-        """These loops, and what is moved by the gradient that is their first result."""
-        part = _Part(len(self._loops), ctypes.addressof(self._loops))
-        if x is not None and p is not None and length is not None:
-            part.rows, part.x, part.p = len(x), x.data_ptr(), p.data_ptr()
-            part.gradient, part.length = self.outputs[0].data_ptr(), length.data_ptr()
+    @property
+    def is_loop(self) -> bool:
+        return isinstance(self.called, int)
+
+    def again(self) -> None:
+        """Call an operation again, and put what it makes where it was."""
+        made = flatten(self.called(*self.args, **self.kwargs))[0]
+        for known, new in zip(flatten(self.made)[0], made, strict=True):
+            if isinstance(known, Tensor) and known.data_ptr() != new.data_ptr():
+                known.copy_(new)
+
+
+class _Loops:
+    """Loops that follow one another."""
+
+    def __init__(self, calls: Sequence[_Call]) -> None:
+        self._places = [(ctypes.c_void_p * len(call.args))(*(x.data_ptr() for x in call.args)) for call in calls]
+        rows = [_Loop(call.called, ctypes.addressof(at)) for call, at in zip(calls, self._places, strict=True)]
+        self._loops = (_Loop * len(rows))(*rows)
+
+    def part(self) -> _Part:
+        return _Part(len(self._loops), ctypes.addressof(self._loops))
+
+
+class Recording:
+    """What one graph calls, in its order, with the tensors that it reads and writes.
+
+    :ivar outputs: what the graph gives, where it is written.
+    :ivar parts: loops that follow one another, and operations between them.
+    """
+
+    def __init__(self, calls: list[_Call], outputs: list[Any]) -> None:
+        self.outputs, self._calls = outputs, calls
+        self.parts: list[_Loops | _Call] = []
+        for is_loop, some in itertools.groupby(calls, lambda call: call.is_loop):
+            group = [*some]
+            self.parts += [_Loops(group)] if is_loop else group
+
+    def moving(self, x: Tensor, p: Tensor, length: Tensor) -> _Part:
+        """Its loops, and what is moved by the gradient that is their first result."""
+        (loops,) = self.parts
+        assert isinstance(loops, _Loops)
+        part = loops.part()
+        part.rows, part.x, part.p = len(x), x.data_ptr(), p.data_ptr()
+        part.gradient, part.length = self.outputs[0].data_ptr(), length.data_ptr()
         return part
+
+    def gives_gradients(self, x: Tensor) -> bool:
+        """Whether it consists of loops, whose first result may be a gradient for rows like these."""
+        first = self.outputs[0]
+        return len(self.parts) == 1 and first.shape == x.shape and first.is_contiguous()
 
 
 class Parts:
-    """Recordings of the same code for different rows, each on a core of its own."""
+    """Recordings of the same code for different rows, whose loops run each on a core of its own."""
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
         self.recordings = recordings
-        self._parts = (_Part * len(recordings))(*(recording.part() for recording in recordings))
+        self._all: list[Any] = []
+        for parts in zip(*(recording.parts for recording in recordings), strict=True):
+            loops = [part.part() for part in parts if isinstance(part, _Loops)]
+            self._all.append((_Part * len(loops))(*loops) if loops else parts)
 
     def __call__(self) -> bool:
         """Compute their outputs, and tell whether nothing went wrong."""
-        return bool(library().evaluate_all(self._parts, len(self._parts)))
+        for parts in self._all:
+            if isinstance(parts, tuple):
+                for call in parts:
+                    call.again()
+            elif not library().evaluate_all(parts, len(parts)):
+                return False
+        return True
 
 
 class Leaps:
     """Steps of Hamiltonian dynamics in memory of their own.
 
-    :param recordings: of functions that give gradients first, each of the next few rows of ``x``.
+    :param recordings: those that give gradients, each of the next few rows of ``x``.
     :param x: places ``(P, D)``, which the recordings read. They change in place, as do momenta ``p``.
     :param length: of a step of each row ``(P, 1)``.
     """
@@ -159,7 +215,7 @@ class Leaps:
     def __init__(self, recordings: Sequence[Recording], x: Tensor, p: Tensor, length: Tensor) -> None:
         count = len(recordings)
         rows = zip(recordings, x.chunk(count), p.chunk(count), length.chunk(count), strict=True)
-        self._parts = (_Part * count)(*(recording.part(*own) for recording, *own in rows))
+        self._parts = (_Part * count)(*(recording.moving(*own) for recording, *own in rows))
         self._size, self._kept = x.shape[-1], (recordings, x, p, length)
         self._function = f"leap_{str(x.dtype).removeprefix('torch.')}"
 
@@ -192,23 +248,8 @@ def library() -> Any:
     return library
 
 
-@functools.cache
-def _operations() -> Any:
-    """A mode that notes whether something else than a loop was called."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Operations(TorchDispatchMode):
-        is_met = False
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.is_met = True
-            return func(*args, **(kwargs or {}))
-
-    return Operations
-
-
 def record(run: Callable[..., Any], leaves: Sequence[Any], own: Sequence[Tensor]) -> Recording | None:
-    """The loops of compiled code that read these tensors, or ``None`` where there is more than loops.
+    """What compiled code calls that reads these tensors; ``None`` where that cannot be called again.
 
     It is compared with the code itself for other numbers, to the last digit.
 
@@ -218,8 +259,8 @@ def record(run: Callable[..., Any], leaves: Sequence[Any], own: Sequence[Tensor]
     if not is_on() or code is None or not all(isinstance(x, Tensor) and not x.is_cuda for x in leaves):
         return None
     try:
-        calls, outputs, only_loops = _recorded(code.current_callable, leaves)
-        if not only_loops or not all(isinstance(x, Tensor) for x in outputs):
+        calls, outputs = _recorded(code.current_callable, leaves)
+        if not calls or not all(isinstance(x, Tensor) for x in outputs):
             return None
         recording = Recording(calls, outputs)
         return recording if _is_the_same(recording, run, leaves, own) else None
@@ -227,29 +268,46 @@ def record(run: Callable[..., Any], leaves: Sequence[Any], own: Sequence[Tensor]
         return None  # another version of the compiler
 
 
-def _recorded(call: Any, leaves: Sequence[Tensor]) -> tuple[list[tuple[int, tuple[Tensor, ...]]], list[Any], bool]:
-    """What compiled code calls: addresses of loops with their arguments; its results; whether this is all it does."""
+def _recorded(call: Any, leaves: Sequence[Tensor]) -> tuple[list[_Call], list[Any]]:
+    """What compiled code calls, and its results; no calls if there is a loop without an address."""
     names = call.__globals__
     loops = {name: loop for name, loop in names.items() if isinstance(loop, BuiltinFunctionType) and _has_place(loop)}
-    calls: list[tuple[int, tuple[Tensor, ...]]] = []
+    calls: list[_Call] = []
 
     def noting(loop: Any) -> Callable[..., None]:
         place = getattr(loop.__self__, PLACES)()[int(loop.__name__.rpartition("_")[2])]
 
-        def note(*args: Tensor) -> None:
-            calls.append((place, args))
+        def note(*args: Any) -> None:
+            calls.append(_Call(place, args))
             loop(*args)
 
         return note
 
     names.update({name: noting(loop) for name, loop in loops.items()})
     try:
-        with _operations()() as operations, torch.no_grad():
+        with _noting()(calls), torch.no_grad():
             outputs = list(call([*leaves]))
     finally:
         names.update(loops)
-    is_all = not operations.is_met and all(place and all(map(torch.is_tensor, args)) for place, args in calls)
-    return calls, outputs, bool(calls) and is_all
+    return calls if all(call.called for call in calls) else [], outputs
+
+
+@functools.cache
+def _noting() -> Any:
+    """A mode that notes the operations of torch that are called."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Noting(TorchDispatchMode):
+        def __init__(self, calls: list[_Call]) -> None:
+            super().__init__()
+            self._calls = calls
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            self._calls.append(_Call(func, tuple(args), kwargs or {}, made))
+            return made
+
+    return Noting
 
 
 def _has_place(loop: Any) -> bool:

@@ -20,7 +20,6 @@ from pyro_hyperbolic.accelerate.compiler.changes import is_made
 from pyro_hyperbolic.accelerate.programs.isolation import no_collection
 from pyro_hyperbolic.accelerate.programs.modes import AtMost, IndicesInPython, TooLong
 from pyro_hyperbolic.accelerate.programs.rewrites import (
-    PRODUCTS,
     compute_once,
     fold_indices,
     keep_sources,
@@ -149,13 +148,8 @@ class CompiledGraph:
         out = self._first_call(forms, leaves) if run is None else run(*leaves)
         return unflatten(out, self.out_spec)
 
-    @property
-    def is_of_loops(self) -> bool:
-        """Whether there are no products of matrices, for which torch calls a library."""
-        return not any(node.target in PRODUCTS for node in self._graph.graph.nodes)
-
     def record(self, inputs: Any, own: list[Tensor]) -> replay.Recording | None:
-        """The loops that compute this from tensors that stay, or ``None`` where there is more than loops.
+        """What computes this from tensors that stay, to be called again without the compiled code, if that can be.
 
         :param own: the inputs that may be changed meanwhile.
         """

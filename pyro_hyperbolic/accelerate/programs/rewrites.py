@@ -19,7 +19,6 @@ _FEW_TERMS = 1 << 22
 _NARROW, _FEW_NARROW_TERMS, _FEWEST = 256, 1 << 19, 4
 _FEW_TERMS_ON_CPU = 1 << 15
 _MOST_FOLDED = 1 << 20  # indices
-PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default)
 # Operations whose result is their argument, where no derivative is taken.
 _SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
@@ -204,10 +203,12 @@ def write_out_products(graph: torch.fx.GraphModule) -> None:
     Geometry takes thin float64 products in programs of float32, of as many terms as a point has coordinates; flows take
     those of small networks; and there are their gradients. They take no time by themselves, but as calls of cuBLAS they
     are kernels of their own, and others make ready what they read and read what they write. As sums they become part of
-    those others. Large ones are best left to cuBLAS. On a CPU they are what keeps a graph from being loops alone.
+    those others. Large ones are best left to cuBLAS. On a CPU they are what keeps a graph from being loops alone, which
+    need no Python between them.
     """
     aten = torch.ops.aten
-    for node in [node for node in graph.graph.nodes if node.target in PRODUCTS]:
+    products = (aten.mm.default, aten.bmm.default, aten.addmm.default)
+    for node in [node for node in graph.graph.nodes if node.target in products]:
         *bias, left, right = node.args
         value, terms = node.meta["val"], left.meta["val"].shape[-1]
         if node.kwargs or not _is_small(value, terms):

@@ -17,8 +17,7 @@ from pyro_hyperbolic.ops.nested import unflatten
 class CompiledRows:
     """A function of rows and of tensors that all of them share, compiled.
 
-    On a CPU it is compiled for some of the rows, and each core computes its own, without Python, where the function
-    consists of loops.
+    On a CPU it is compiled for some of the rows, and the loops of each core compute its own, without Python.
 
     :param function: of tensors with ``P`` rows and of the shared ones, to results that have ``P`` rows too.
     :param rows: such tensors, which always have as many.
@@ -44,16 +43,16 @@ class CompiledRows:
         if self._recordings:
             self._parts, self._compiled = Parts(self._recordings), compiled
         else:
-            if compiled is None or size < self._count:
+            if not isinstance(compiled, Uncompiled) and (compiled is None or size < self._count):
                 compiled = compile_function(function, *rows, *shared)
             self._call = compiled.fixed(*rows, *shared)
         self.numbers = compiled.numbers * max(1, len(self._recordings))
 
     def _recorded(self, compiled: CompiledGraph | Uncompiled) -> list[Recording]:
-        """The loops of every core; none if there is more than loops."""
-        if not isinstance(compiled, CompiledGraph) or not compiled.is_of_loops:
-            return []
-        recordings = []
+        """For every core; none if there can be none."""
+        recordings: list[Recording] = []
+        if isinstance(compiled, Uncompiled):
+            return recordings
         for own in self._split:
             recording = compiled.record((*own, *self._shared), [*own])
             if recording is None:
@@ -72,9 +71,8 @@ class CompiledRows:
     @property
     def can_leap(self) -> bool:
         """Whether :meth:`leap` takes its steps without Python."""
-        pairs = zip(self._split, self._recordings, strict=False)  # there may be no recordings
-        gradients = [(recording.outputs[0], own[0]) for own, recording in pairs]
-        return bool(gradients) and all(g.shape == x.shape and g.is_contiguous() for g, x in gradients)
+        pairs = zip(self._recordings, self._split, strict=False)  # there may be no recordings
+        return bool(self._recordings) and all(recording.gives_gradients(own[0]) for recording, own in pairs)
 
     def leap(self, x: Tensor, p: Tensor, length: Tensor, root: Tensor, steps: int) -> tuple[Tensor, Tensor, Any]:
         """Steps of Hamiltonian dynamics by gradients that are the first result: places, momenta and the last results.

@@ -71,21 +71,27 @@ def test_rows_of_each_core(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("cores")
-def test_what_has_no_recording() -> None:
-    """Products of large matrices, an operation that is no loop, and a compiler without our changes."""
-    x, matrix = torch.randn(4, 300), torch.randn(300, 300)
+def test_what_is_no_loop() -> None:
+    """A product of large matrices and a sum along the way are called between loops; or there is no recording."""
+    x, matrix = torch.randn(3, 300, dtype=torch.float64), torch.randn(300, 300, dtype=torch.float64)
 
-    def run(function, *args):
-        rows = CompiledRows(function, *args)
-        assert not rows._recordings
-        torch.testing.assert_close(rows(x + 1), function(x + 1, *args[1:]))
+    def function(x: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+        y = (2 * x.sin()) @ m
+        return y.cos().cumprod(-1), y.exp()
 
-    run(lambda x, m: (x @ m).sin(), [x], matrix)
-    run(lambda x: x.sin().sort(-1).values, [x])
-    with changes.left_out("files"):
-        run(lambda x: (x.sin() * 2).sum(-1), [x])
-    with switched_off():
-        run(lambda x: (x.sin() * 3).sum(-1), [x])
+    rows = CompiledRows(function, [x], matrix)
+    assert len(rows._recordings) == 2
+    assert not rows.can_leap
+    for number in range(3):
+        matrix.mul_(0.5)
+        for found, expected in zip(rows(x + number), function(x + number, matrix), strict=True):
+            torch.testing.assert_close(found, expected)
+
+    for without in (changes.left_out("files"), switched_off()):
+        with without:
+            rows = CompiledRows(lambda x: x.sin().sum(-1), [x])
+            assert not rows._recordings
+            torch.testing.assert_close(rows(x + 1), (x + 1).sin().sum(-1))
 
 
 @pytest.mark.usefixtures("cores")
