@@ -34,7 +34,7 @@ from pyro_hyperbolic.ops.checks import checked_integer, is_number
 _WINDOWS = 0.15, 0.35, 0.6  # shares of the warm-up after which the metric is learned
 _FIRST_STEPS = 32  # of a trajectory in the first window, in which the step size may be far too small
 _EVERY = 2  # trajectories for each round of moves of points that are often accepted, at least
-_LOOK, _LOOK_ON_CUDA = 4.0, 8.0  # how long the energies of tries take, in steps of a trajectory
+_LOOK = 8.0  # how long the energies of tries take, in steps of a trajectory
 _RARE = 0.001  # share of moves of points below which they are left out
 _STUCK = 0.05  # mean acceptance in the first window below which a chain begins anew where another one is
 _WORSE = 5.0  # by how much more than the noise a mean energy must be above the median for the same
@@ -384,8 +384,7 @@ class Chains:
 
         Once they have taken as long; where moves are rare that would be too seldom, and they may take longer.
         """
-        look = _LOOK_ON_CUDA if self.target.prior.is_cuda else _LOOK
-        cost = 1.0 if self._is_rarely_moved else look
+        cost = 1.0 if self._is_rarely_moved else _LOOK
         return round(cost * sum(looks) / max(1, len(looks)) * len(lengths) / max(1, sum(lengths)))
 
     def _jump(self, *, learn: bool) -> tuple[Tensor, int]:
