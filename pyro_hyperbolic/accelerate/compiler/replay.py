@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType
@@ -24,7 +25,9 @@ from pyro_hyperbolic.accelerate.compiler.loops import PLACES, in_turn
 from pyro_hyperbolic.ops.nested import flatten
 from pyro_hyperbolic.private import is_on
 
+_PREFIX = "cpp_"  # of the names that loops have in compiled code
 _SOURCE = r"""
+#include <atomic>
 #include <cstdint>
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -70,8 +73,8 @@ static void add(const Part& part, int64_t size, void* moved, const void* by, con
 template <typename T>
 static int64_t leap(
     const Part* parts, int64_t count, int64_t size, int64_t steps, const T* root, const T* transposed, bool is_dense) {
-    int64_t good = 1;
-    #pragma omp parallel for num_threads(count) schedule(static, 1) reduction(min : good)
+    std::atomic<int64_t> good{1};
+    #pragma omp parallel for num_threads(count) schedule(static, 1)
     for (int64_t k = 0; k < count; ++k)
         for (int64_t step = 0; step < steps; ++step) {
             add(parts[k], size, parts[k].x, parts[k].p, transposed, is_dense, T(1));
@@ -82,9 +85,10 @@ static int64_t leap(
 }
 
 extern "C" int64_t evaluate_all(const Part* parts, int64_t count) {
-    int64_t good = 1;
-    #pragma omp parallel for num_threads(count) schedule(static, 1) reduction(min : good)
-    for (int64_t k = 0; k < count; ++k) good = evaluate(parts[k]) ? good : 0;
+    std::atomic<int64_t> good{1};
+    #pragma omp parallel for num_threads(count) schedule(static, 1)
+    for (int64_t k = 0; k < count; ++k)
+        if (!evaluate(parts[k])) good = 0;
     return good;
 }
 
@@ -179,8 +183,9 @@ class Recording:
 
     def gives_gradients(self, x: Tensor) -> bool:
         """Whether it consists of loops, whose first result may be a gradient for rows like these."""
-        first = self.outputs[0]
-        return len(self.parts) == 1 and first.shape == x.shape and first.is_contiguous()
+        first, part = self.outputs[0], self.parts[0]
+        is_alike = (first.shape, first.dtype) == (x.shape, x.dtype) and first.is_contiguous()
+        return len(self.parts) == 1 and isinstance(part, _Loops) and is_alike
 
 
 class Parts:
@@ -199,7 +204,7 @@ class Parts:
             if isinstance(parts, tuple):
                 for call in parts:
                     call.again()
-            elif not library().evaluate_all(parts, len(parts)):
+            elif not _on_cores(library().evaluate_all, parts):
                 return False
         return True
 
@@ -224,8 +229,28 @@ class Leaps:
         is_dense = root.dim() == 2
         both = root.contiguous(), root.mT.contiguous() if is_dense else root.contiguous()
         at = (matrix.data_ptr() for matrix in both)
-        leap = getattr(library(), self._function)
-        return bool(leap(self._parts, len(self._parts), self._size, steps, *at, is_dense))
+        return _on_cores(getattr(library(), self._function), self._parts, self._size, steps, *at, is_dense)
+
+
+_is_forked = False
+
+
+def _note_fork() -> None:
+    """In a process that was forked OpenMP waits for threads that it does not have."""
+    global _is_forked
+    _is_forked = True
+
+
+if hasattr(os, "register_at_fork"):  # which Windows does not have
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def _on_cores(function: Any, parts: Any, *args: Any) -> bool:
+    """Call a function of the library for all parts at once, or for one after another."""
+    if not _is_forked:
+        return bool(function(parts, len(parts), *args))
+    places = (ctypes.byref(parts, k * ctypes.sizeof(_Part)) for k in range(len(parts)))
+    return all(function(place, 1, *args) for place in places)
 
 
 @functools.cache
@@ -264,15 +289,17 @@ def record(run: Callable[..., Any], leaves: Sequence[Any], own: Sequence[Tensor]
             return None
         recording = Recording(calls, outputs)
         return recording if _is_the_same(recording, run, leaves, own) else None
-    except (AttributeError, ImportError, LookupError, OSError, TypeError, ctypes.ArgumentError):
-        return None  # another version of the compiler
+    except (AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ctypes.ArgumentError):
+        return None  # another version of the compiler, or numbers of the trial for which an operation is an error
 
 
 def _recorded(call: Any, leaves: Sequence[Tensor]) -> tuple[list[_Call], list[Any]]:
     """What compiled code calls, and its results; no calls if there is a loop without an address."""
     names = call.__globals__
-    loops = {name: loop for name, loop in names.items() if isinstance(loop, BuiltinFunctionType) and _has_place(loop)}
+    loops = {name: loop for name, loop in names.items() if name.startswith(_PREFIX)}
     calls: list[_Call] = []
+    if not all(_has_place(loop) for loop in loops.values()):
+        return calls, []  # they would be called now and never again
 
     def noting(loop: Any) -> Callable[..., None]:
         place = getattr(loop.__self__, PLACES)()[int(loop.__name__.rpartition("_")[2])]
@@ -311,7 +338,7 @@ def _noting() -> Any:
 
 
 def _has_place(loop: Any) -> bool:
-    return hasattr(loop.__self__, PLACES)
+    return isinstance(loop, BuiltinFunctionType) and hasattr(loop.__self__, PLACES)
 
 
 def _is_the_same(

@@ -160,22 +160,24 @@ class CompiledGraph:
     def fixed(self, *inputs: Any) -> Callable[..., Any]:
         """The same for tensors of the forms of these, which are not looked at again: a third of a short call's time.
 
-        On a CPU loops alone are run without Python, in another third of it.
+        On a CPU loops are run without Python, in another third of it, and one thread at a time may call it.
         """
-        leaves, structure = flatten(inputs)
-        own = [leaf.clone() for leaf in leaves if isinstance(leaf, Tensor)]
-        recording = self.record(unflatten(own, structure), own) if len(own) == len(leaves) else None
         self(*inputs)
-        constants = self._constants
+        constants, (leaves, structure) = self._constants, flatten(inputs)
         run = self._runs[_forms((*constants, *leaves))]
 
         def usual(*inputs: Any) -> Any:
             return unflatten(run(*constants, *flatten(inputs)[0]), self.out_spec)
 
+        if not all(isinstance(leaf, Tensor) and leaf.device.type == "cpu" for leaf in leaves):
+            return usual
+        own = [leaf.detach().clone() for leaf in leaves]
+        recording = None if _forms((*own,)) != _forms((*leaves,)) else self.record(unflatten(own, structure), own)
         if recording is None:
             return usual
         outputs, parts = recording.outputs, replay.Parts([recording])
 
+        @torch.no_grad()
         def replayed(*inputs: Any) -> Any:
             for mine, given in zip(own, flatten(inputs)[0], strict=True):
                 mine.copy_(given)

@@ -146,7 +146,7 @@ class Funnel:
     def load(self, state: list[Any]) -> None:
         """Go on from there."""
         self.is_flat = state[0]
-        self._set(list(state[1]))
+        self._set([part.clone() for part in state[1]])
 
     def _at(self, x: Tensor) -> tuple[Tensor, Tensor]:
         s = x @ self._leads - self._centre

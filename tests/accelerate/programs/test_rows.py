@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from pyro_hyperbolic.accelerate.compiler import changes
 from pyro_hyperbolic.accelerate.hmc import Metric, State, leapfrog
 from pyro_hyperbolic.accelerate.leapfrog import leapfrog_of
+from pyro_hyperbolic.accelerate.programs.compiled import compile_function
 from pyro_hyperbolic.accelerate.programs.rows import CompiledRows
 from pyro_hyperbolic.private import switched_off
 
@@ -87,11 +89,15 @@ def test_what_is_no_loop() -> None:
         for found, expected in zip(rows(x + number), function(x + number, matrix), strict=True):
             torch.testing.assert_close(found, expected)
 
-    for without in (changes.left_out("files"), switched_off()):
+    assert not CompiledRows(lambda x, m: x @ m, [x], matrix).can_leap
+    # Loops that are called by Python alone: one that does not read the rows would be left out without a word.
+    one_process = torch._inductor.config.patch(compile_threads=1)
+    for without in (changes.left_out("files"), switched_off(), one_process):
         with without:
-            rows = CompiledRows(lambda x: x.sin().sum(-1), [x])
+            rows = CompiledRows(lambda x, m: x @ m.cos(), [x], matrix)
             assert not rows._recordings
-            torch.testing.assert_close(rows(x + 1), (x + 1).sin().sum(-1))
+            matrix.mul_(2.0)
+            torch.testing.assert_close(rows(x + 1), (x + 1) @ matrix.cos())
 
 
 @pytest.mark.usefixtures("cores")
@@ -108,3 +114,49 @@ def test_what_goes_wrong_in_a_loop() -> None:
     with pytest.raises(RuntimeError, match="index out of bounds"):
         rows(x + 100)
     torch.testing.assert_close(rows(x), function(x, table))
+
+
+@pytest.mark.usefixtures("cores")
+def test_rows_beside_the_given_ones() -> None:
+    """What is computed to fill the cores is of a row that was given, and of as many as were compiled."""
+    table = torch.arange(10.0)
+
+    def function(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+        energy = torch.func.grad_and_value(lambda v: (table[v.detach().long()] * v).sum() + v.abs().sqrt().sum())
+        return torch.func.vmap(energy)(x)
+
+    first = torch.rand(5, 6) * 9
+    first[-1] = 0.0  # where the gradient is infinite
+    rows = CompiledRows(function, [first], table)
+    x = (torch.rand(5, 6) * 5 + 2).requires_grad_()
+    there, _, (gradient, _) = rows.leap(x, torch.zeros(5, 6), torch.tensor(0.001), torch.ones(6), 3)
+    assert gradient.isfinite().all()
+    torch.testing.assert_close(rows(there)[0], function(there, table)[0])
+    assert not rows(x)[0].requires_grad
+    with pytest.raises(ValueError, match="rows must be 5, as those that were compiled, got 1"):
+        rows(x[:1])
+
+
+def test_where_a_trial_fails() -> None:
+    """An operation that is an error for numbers that nobody gave."""
+    eye = torch.eye(40, dtype=torch.float64)
+
+    def function(z: Tensor) -> Tensor:
+        return torch.linalg.cholesky(eye * (2.0005 - z[0])).diagonal().log().sum() + z.sin().sum()
+
+    z = torch.full((50,), 2.0, dtype=torch.float64)
+    torch.testing.assert_close(compile_function(function, z).fixed(z)(z), function(z))
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are forked")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_process_that_was_forked() -> None:
+    """OpenMP would wait there for threads that it does not have."""
+    x = torch.randn(4, 6)
+    rows = CompiledRows(lambda x: x.sin().exp().sum(-1), [x])
+    rows(x)
+    process = torch.multiprocessing.get_context("fork").Process(target=rows, args=(x,))
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0
