@@ -53,6 +53,7 @@ _TUNED: dict[str, Any] = {
     "autotune_num_choices_displayed": 0,
     "max_autotune_report_choices_stats": False,
 }
+# What it is asked for on top on a CPU where every core has rows of its own.
 _ONE_CORE: dict[str, Any] = {"cpp.threads": 1}
 
 # Calls of torch that a program may make before its derivatives are taken. The compiler takes some 50 ms for each: of
